@@ -55,7 +55,14 @@ pub struct NodeScore {
     pub latest: PerResource<Option<Ratio>>,
     /// The part of `contention.cpu` that counts for the levels medium and high, smoothed.
     pub cpu_for_levels: Option<[Ratio; 2]>,
-    pub utilization: Utilization,
+    /// Share of the CPUs' time in use, smoothed.
+    pub cpu_utilization: Option<Ratio>,
+    /// Share of memory that is not available.
+    pub memory_utilization: Option<Ratio>,
+    /// Share of the node's demand for CPU time that its hypervisor gave to other guests, smoothed.
+    pub steal: Option<Ratio>,
+    /// CPUs that are busy beside another one of their core, smoothed; `None` if cores are unknown.
+    pub smt_overlap: Option<f64>,
     /// Workloads whose CPU ready or memory contention is 5 % or more.
     pub contended: usize,
     /// Workloads whose waiting has been unknown for more than one window.
@@ -81,19 +88,6 @@ impl NodeScore {
             .filter(|_| self.score.is_none())
             .min_by_key(|missing| missing.absence == Absence::OwnLimits)
     }
-}
-
-/// How much of the node is in use.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Utilization {
-    /// Share of the CPUs' time in use, smoothed.
-    pub cpu: Option<Ratio>,
-    /// Share of memory that is not available.
-    pub memory: Option<Ratio>,
-    /// Share of the node's demand for CPU time that its hypervisor gave to other guests, smoothed.
-    pub steal: Option<Ratio>,
-    /// CPUs that are busy beside another one of their core, smoothed; `None` if cores are unknown.
-    pub smt_overlap: Option<f64>,
 }
 
 /// The contention of a scored container or unit.
@@ -151,16 +145,6 @@ struct History {
     cpu_ready: MovingAverage,
 }
 
-fn advance(
-    contention: &mut PerResource<MovingAverage>,
-    shares: &PerResource<Option<f64>>,
-    window: Duration,
-) {
-    for resource in Resource::ALL {
-        contention.of_mut(resource).advance(*shares.of(resource), window);
-    }
-}
-
 impl Scorer {
     /// A scorer without history.
     pub fn new(counted: Vec<Resource>) -> Self {
@@ -197,15 +181,18 @@ impl Scorer {
         self.smt_overlap.advance(tick.node.smt_overlap, window);
         let steal = steal_share(&tick.node).or(self.steal.now().map(Ratio::get)).unwrap_or(0.0);
         let latest = PerResource::by(|resource| worst_half(resource, tick, steal));
-        advance(&mut self.node, &latest.map(|one| Some(one.ok()?.contention)), window);
+        for resource in Resource::ALL {
+            self.node.of_mut(resource).advance(latest.of(resource).ok(), window);
+        }
         let waits = known(Resource::Cpu, tick);
         for (smoothed, level) in self.cpu_for_levels.iter_mut().zip(Level::RAISED) {
-            let worst = WorstHalf::of_cpu_for(level, &waits, steal);
+            let worst = WorstHalf::of_cpu(level, &waits, steal);
             smoothed.advance(latest.cpu.ok().map(|_| worst.contention), window);
         }
         let measurements = tick.scored.iter().flat_map(|scored| &scored.measurements);
         let containers = self.advance_containers(measurements, window);
         let contention = self.node.map(|smoothed| smoothed.settled());
+        let [medium, high] = self.cpu_for_levels.map(|smoothed| smoothed.settled());
         let absence = PerResource::by(|resource| match contention.of(resource) {
             Some(_) => latest.of(resource).err().filter(|why| *why == Absence::OwnLimits),
             None => Some(latest.of(resource).err().unwrap_or(Absence::WarmingUp)),
@@ -216,7 +203,7 @@ impl Scorer {
                 return 0;
             }
             let histories = self.containers.values().map(|(history, ..)| history);
-            let absent = histories.map(|history| history.contention.of(resource).absent_for());
+            let absent = histories.map(|history| history.contention.of(resource).absent);
             absent.filter(|absent| *absent > window).count()
         };
         NodeScore {
@@ -226,14 +213,12 @@ impl Scorer {
             score: self.score(&contention, &absence, tick),
             contention,
             absence,
-            latest: latest.map(|one| Ratio::of(one.ok()?.contention, 1.0)),
-            cpu_for_levels: cpu_for_levels(&self.cpu_for_levels),
-            utilization: Utilization {
-                cpu: self.utilization.now(),
-                memory: tick.node.memory_utilization,
-                steal: self.steal.now(),
-                smt_overlap: self.smt_overlap.mean(),
-            },
+            latest: latest.map(|one| Ratio::of(one.ok()?, 1.0)),
+            cpu_for_levels: medium.zip(high).map(Into::into),
+            cpu_utilization: self.utilization.now(),
+            memory_utilization: tick.node.memory_utilization,
+            steal: self.steal.now(),
+            smt_overlap: self.smt_overlap.mean(),
             contended: containers.iter().filter(|container| container.is_contended()).count(),
             hidden: PerResource::by(hidden),
             containers,
@@ -279,11 +264,11 @@ impl Scorer {
             let id = measured.cgroup.id;
             let (mut history, mut waited, mut iothreads_s) = before.remove(&id).unwrap_or_default();
             let waiting = measured.waits.map(WaitResult::ok);
-            let shares = waiting.map(|wait| wait.map(|wait| wait.contention.get()));
-            advance(&mut history.contention, &shares, window);
             history.cpu_ready.advance(waiting.cpu.map(|wait| wait.node.get()), window);
             for resource in Resource::ALL {
-                let Some(wait) = waiting.of(resource) else { continue };
+                let (smoothed, wait) = (history.contention.of_mut(resource), waiting.of(resource));
+                smoothed.advance(wait.map(|wait| wait.contention.get()), window);
+                let Some(wait) = wait else { continue };
                 let waited = waited.of_mut(resource);
                 let (node, own_limit) = match resource {
                     Resource::Cpu => (wait.cpus, wait.own_limit_cpus),
@@ -324,7 +309,7 @@ impl ContainerScore {
 }
 
 /// Contention of the node by a resource in one window, with this steal.
-fn worst_half(resource: Resource, tick: &Tick, steal: f64) -> Result<WorstHalf, Absence> {
+fn worst_half(resource: Resource, tick: &Tick, steal: f64) -> Result<f64, Absence> {
     let scored = tick.scored.as_ref().ok_or(Absence::WorkloadsUnknown)?;
     let by_run_delay = resource == Resource::Cpu && tick.cpu_source == CpuSource::RunDelay;
     if tick.node.pressure.of(resource).some.is_none() && !by_run_delay {
@@ -339,7 +324,7 @@ fn worst_half(resource: Resource, tick: &Tick, steal: f64) -> Result<WorstHalf, 
     let unknown = waits().filter_map(WaitResult::err).map(|unknown| unknown.most_demand).sum();
     let is_empty = known.is_empty();
     let worst = match resource {
-        Resource::Cpu => WorstHalf::of_cpu(&known, steal),
+        Resource::Cpu => WorstHalf::of_cpu(Level::Low, &known, steal),
         Resource::Memory | Resource::Io => WorstHalf::of(&known),
     };
     if is_empty && waits().len() > 0 || worst.is_undecided_by(unknown) {
@@ -348,17 +333,13 @@ fn worst_half(resource: Resource, tick: &Tick, steal: f64) -> Result<WorstHalf, 
     if resource == Resource::Io && worst.demand == 0.0 && waits().len() > 0 {
         return Err(Absence::OwnLimits);
     }
-    Ok(worst)
+    Ok(worst.contention)
 }
 
 /// The waiting that is known.
 fn known(resource: Resource, tick: &Tick) -> Vec<Wait> {
     let measurements = tick.scored.iter().flat_map(|scored| &scored.measurements);
     measurements.filter_map(|measured| measured.waits.of(resource).ok()).collect()
-}
-
-fn cpu_for_levels([medium, high]: &[MovingAverage; 2]) -> Option<[Ratio; 2]> {
-    Some([medium.settled()?, high.settled()?])
 }
 
 /// Share of the node's demand for CPU time that it did not get from its hypervisor.

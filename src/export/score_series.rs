@@ -43,16 +43,16 @@ static NODE: &FamiliesOf<Assessment> = families! {
         "Share of their demand that the node's VMs waited for because of the node, excluding their \
          own limits, 0 to 1, smoothed over 30 s.";
     "psi_agent_node_utilization_ratio" = |it, lines| {
-            lines.write(&[label(Resource::Cpu)], ratio(it.score.utilization.cpu));
-            lines.write(&[label(Resource::Memory)], ratio(it.score.utilization.memory));
+            lines.write(&[label(Resource::Cpu)], ratio(it.score.cpu_utilization));
+            lines.write(&[label(Resource::Memory)], ratio(it.score.memory_utilization));
         },
         "Share of the node's CPU time in use, smoothed over 30 s, and share of its memory that is \
          unavailable, 0 to 1.";
-    "psi_agent_node_steal_ratio" = |it, lines| lines.write(&[], ratio(it.score.utilization.steal)),
+    "psi_agent_node_steal_ratio" = |it, lines| lines.write(&[], ratio(it.score.steal)),
         "Share of the node's demand for CPU time that its hypervisor gave to other guests (steal), \
          0 to 1, smoothed over 30 s.";
     "psi_agent_node_smt_overlap_cpus" =
-        |it, lines| lines.write(&[], it.score.utilization.smt_overlap.map(Float)),
+        |it, lines| lines.write(&[], it.score.smt_overlap.map(Float)),
         "CPUs that are busy beside a busy one of the same core (SMT), estimated and smoothed over 30 s.";
     "psi_agent_node_scored" = |it, lines| if let Some(population) = it.score.population {
             let count = Whole(it.score.containers.len() as u64);

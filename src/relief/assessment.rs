@@ -226,9 +226,9 @@ impl Assessor {
         });
         Some(Node {
             cpus,
-            idle: f64::from(cpus) * (1.0 - score.utilization.cpu?.get()),
-            steal: score.utilization.steal.map_or(0.0, Ratio::get),
-            smt_overlap: score.utilization.smt_overlap.unwrap_or(0.0),
+            idle: f64::from(cpus) * (1.0 - score.cpu_utilization?.get()),
+            steal: score.steal.map_or(0.0, Ratio::get),
+            smt_overlap: score.smt_overlap.unwrap_or(0.0),
             demands: scored.chain(others).collect(),
         })
     }

@@ -126,7 +126,7 @@ impl Node {
 
     /// Whether the level is `medium` or higher with these demands for CPUs.
     fn is_medium(&self, all: &[Allocation<'_>], medium: f64) -> bool {
-        let cpu = WorstHalf::of_cpu_for(Level::Medium, &waits(all), self.steal).contention;
+        let cpu = WorstHalf::of_cpu(Level::Medium, &waits(all), self.steal).contention;
         cpu.max(self.memory(None).0) >= medium
     }
 
@@ -192,7 +192,8 @@ impl Node {
     ) -> Contention {
         let waits = waits(all);
         let waiting = for_memory + waits.iter().map(|wait| wait.cpus).sum::<f64>();
-        Contention { cpu: WorstHalf::of_cpu(&waits, self.steal).contention, memory, waiting }
+        let cpu = WorstHalf::of_cpu(Level::Low, &waits, self.steal).contention;
+        Contention { cpu, memory, waiting }
     }
 
     /// Memory contention, and the CPUs' worth of waiting for memory, predicted without a demand that

@@ -21,7 +21,8 @@ pub struct MovingAverage {
     time_constant: Duration,
     sum: f64,
     weight: f64,
-    absent: Duration,
+    /// For how long no value could be read.
+    pub(super) absent: Duration,
     /// Whether a window had a value. An adopted value alone is not enough, since an earlier agent
     /// measured it.
     was_read: bool,
@@ -70,11 +71,6 @@ impl MovingAverage {
     pub fn adopt(&mut self, value: f64) {
         self.sum += value * (1.0 - self.weight);
         self.weight = 1.0;
-    }
-
-    /// For how long no value could be read.
-    pub fn absent_for(&self) -> Duration {
-        self.absent
     }
 
     /// The value, even with a short history; `None` before the first window.

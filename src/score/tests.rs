@@ -197,7 +197,7 @@ fn steal_from_the_hypervisor_is_contention_of_the_node() {
     let mut tick = node(vec![vm(1, 1.0, 0.0)]);
     (tick.node.steal, tick.node.utilization) = (ratio(0.25), ratio(0.5));
     let score = settled(&tick);
-    assert_eq!([score.score, score.utilization.steal].map(rounded), [Some(0.333_333); 2]);
+    assert_eq!([score.score, score.steal].map(rounded), [Some(0.333_333); 2]);
     // Without demand, steal is not contention.
     tick.scored =
         Some(Scored { population: Population::Vms, measurements: vec![], hidden_threads: 0 });

@@ -30,13 +30,10 @@ impl WorstHalf {
         Self::of_at_least(0.0, waits, |_| 1.0)
     }
 
-    /// For CPU, on a node whose hypervisor gave this share of its demand to other guests.
-    pub fn of_cpu(waits: &[Wait], steal: f64) -> Self {
-        Self::of_at_least(LEAST_CPUS, waits, |_| 1.0).with_steal(steal)
-    }
-
-    /// For CPU, as far as it counts for a level: see [`Level::full_demand`].
-    pub fn of_cpu_for(level: Level, waits: &[Wait], steal: f64) -> Self {
+    /// For CPU, as far as it counts for a level: see [`Level::full_demand`]. For `Low`, all counts. The node's
+    /// hypervisor gave the share `steal` of its demand to other guests.
+    pub fn of_cpu(level: Level, waits: &[Wait], steal: f64) -> Self {
+        // Of any demand, even none, the quotient by 0 is not less than 1.
         let part = |wait: &Wait| (wait.demand / level.full_demand()).min(1.0);
         Self::of_at_least(LEAST_CPUS, waits, part).with_steal(steal)
     }
@@ -84,8 +81,16 @@ mod tests {
         weighted.into_iter().map(wait).collect()
     }
 
+    fn rounded(worst: WorstHalf) -> f64 {
+        (worst.contention * 1e6).round() / 1e6
+    }
+
     fn contention(weighted: impl IntoIterator<Item = (f64, f64)>) -> f64 {
-        (WorstHalf::of(&waits(weighted)).contention * 1e6).round() / 1e6
+        rounded(WorstHalf::of(&waits(weighted)))
+    }
+
+    fn of_cpu(level: Level, weighted: impl IntoIterator<Item = (f64, f64)>, steal: f64) -> f64 {
+        rounded(WorstHalf::of_cpu(level, &waits(weighted), steal))
     }
 
     #[test]
@@ -112,31 +117,30 @@ mod tests {
 
     #[test]
     fn little_demand_for_cpus_counts_in_part() {
-        let cpu = |demand| WorstHalf::of_cpu(&waits([(0.5, demand)]), 0.0).contention;
+        let cpu = |demand| of_cpu(Level::Low, [(0.5, demand)], 0.0);
         assert_eq!([0.0, 0.25, 0.5, 1.0, 4.0].map(cpu), [0.0, 0.25, 0.5, 0.5, 0.5]);
+        // One without demand hides no other.
+        assert_eq!(of_cpu(Level::Low, [(1.0, 0.0), (0.5, 0.25)], 0.0), 0.25);
     }
 
     #[test]
     fn a_vm_of_little_demand_counts_for_a_level_in_part_and_hides_no_other() {
-        let for_level = |level, weighted: &[(f64, f64)]| {
-            let worst = WorstHalf::of_cpu_for(level, &waits(weighted.iter().copied()), 0.0);
-            (worst.contention * 1e6).round() / 1e6
+        let both = |weighted: &[(f64, f64)]| {
+            Level::RAISED.map(|level| of_cpu(level, weighted.iter().copied(), 0.0))
         };
-        let both = |weighted: &[(f64, f64)]| Level::RAISED.map(|level| for_level(level, weighted));
         let small = |count| vec![(0.5, 0.08); count];
         assert_eq!(both(&[(0.3, 3.2)]), [0.3, 0.3]);
         assert_eq!(both(&small(40)), [0.08, 0.12]);
         // Small ones whose contention is higher do not stand for a large one that waits.
         let beside = [small(40), vec![(0.3, 3.2)]].concat();
-        assert!((WorstHalf::of_cpu(&waits(beside.clone()), 0.0).contention - 0.5).abs() < 1e-6);
+        assert_eq!(of_cpu(Level::Low, beside.clone(), 0.0), 0.5);
         assert_eq!(both(&beside), [0.3, 0.3]);
     }
 
     #[test]
     fn steal_comes_on_top_of_what_workloads_wait_for() {
-        let with_steal = |demand| WorstHalf::of_cpu(&waits([(0.5, demand)]), 0.2).contention;
-        assert_eq!([0.0, 1.0].map(with_steal), [0.0, 0.6]);
-        let for_level = WorstHalf::of_cpu_for(Level::Medium, &waits([(0.5, 1.0)]), 0.2);
-        assert_eq!(for_level.contention, 0.6);
+        let with_steal = |level, demand| of_cpu(level, [(0.5, demand)], 0.2);
+        assert_eq!([0.0, 1.0].map(|demand| with_steal(Level::Low, demand)), [0.0, 0.6]);
+        assert_eq!(with_steal(Level::Medium, 1.0), 0.6);
     }
 }

@@ -128,7 +128,7 @@ impl Agent {
         let value = |ratio: Option<Ratio>| ratio.map_or(0.0, Ratio::get);
         self.score = value(score.score);
         self.cpu_contention = value(score.contention.cpu);
-        self.utilization = value(score.utilization.cpu);
+        self.utilization = value(score.cpu_utilization);
         let writes = self.publish(at_s, &assessment, random);
         self.assessment = Some(assessment);
         writes

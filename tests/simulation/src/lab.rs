@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use anyhow::{Context, ensure};
+use psi_agent::contract::Level;
 use psi_agent::score::WorstHalf;
 use psi_agent::waiting::{Ratio, Wait};
 
@@ -273,7 +274,7 @@ fn predict(pods: &[&Pod], at: f64) -> (Vec<Share>, Share) {
 /// The node's contention, by the agent's own code.
 fn of_node(vms: impl Iterator<Item = Share>) -> f64 {
     let wait = |vm: Share| Wait::of_cpu(vm.ran, vm.waited, Ratio::ZERO, Ratio::ZERO);
-    WorstHalf::of_cpu(&vms.filter_map(wait).collect::<Vec<_>>(), 0.0).contention
+    WorstHalf::of_cpu(Level::Low, &vms.filter_map(wait).collect::<Vec<_>>(), 0.0).contention
 }
 
 /// Mean errors over scenarios of one kernel that have contention: of the node's number, and of VMs.
