@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::departure::{Departure, Departures};
+use super::departure::Departures;
 use super::node::{Contention, Demand, Node};
 use super::slow_demand::{DemandAverages, average};
 use crate::contract::{NodePressure, Thresholds};
@@ -186,9 +186,9 @@ impl Assessor {
         let relief_of = |one: &Demand| match &departures {
             None => Relief { demand: one.wanted(), cpus: 0.0, score_without: now },
             Some(departures) => {
-                let Departure { contention, relief_cpus } = departures.without(one);
-                let score_without = self.score_without(score, &departures.now, &contention);
-                Relief { demand: one.wanted(), cpus: relief_cpus, score_without }
+                let (left, cpus) = departures.without(one);
+                let score_without = self.score_without(score, &departures.now, &left);
+                Relief { demand: one.wanted(), cpus, score_without }
             }
         };
         let vms = score.vms().iter().zip(&node.demands);

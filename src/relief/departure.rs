@@ -4,16 +4,6 @@ use super::node::{Allocation, Contention, Demand, Node};
 use super::sharing::{Want, fair_shares};
 use crate::kernel::limits::CpuSet;
 
-/// What would change if one of a node's demands left.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Departure {
-    /// The contention that is left.
-    pub(super) contention: Contention,
-    /// CPUs' worth of waiting that would end. Its own waiting counts only as far as it would end on
-    /// an empty node with as many CPUs.
-    pub(super) relief_cpus: f64,
-}
-
 /// A node as it is now, from which each demand can be removed.
 #[derive(Debug)]
 pub(super) struct Departures<'a> {
@@ -21,8 +11,8 @@ pub(super) struct Departures<'a> {
     pub(super) now: Contention,
     memory_waiting: f64,
     cpusets: Vec<Option<&'a CpuSet>>,
-    /// The demands that are not idle, and the CPUs that each of them queues for.
-    queue: Vec<(Allocation<'a>, f64)>,
+    /// The demands that are not idle.
+    queue: Vec<Allocation<'a>>,
 }
 
 impl<'a> Departures<'a> {
@@ -32,33 +22,31 @@ impl<'a> Departures<'a> {
         Self { node, now, memory_waiting, cpusets: node.cpusets(), queue: queueing(node) }
     }
 
-    /// Predicts the node without `gone`, one of its demands. The others keep the CPUs that they use,
-    /// and those that wait share the freed CPUs. Some queue behind other workloads as before.
-    pub(super) fn without(&self, gone: &Demand) -> Departure {
+    /// Predicts the node without `gone`, one of its demands: the contention that is left, and the CPUs'
+    /// worth of waiting that would end. Its own waiting counts only as far as it would end on an empty
+    /// node with as many CPUs. The others keep the CPUs that they use, and those that wait share the
+    /// freed CPUs. Some queue behind other workloads as before.
+    pub(super) fn without(&self, gone: &Demand) -> (Contention, f64) {
         let memory = self.node.memory(Some(gone));
         if gone.is_idle() {
             let relief_cpus = (self.memory_waiting - memory.1).max(0.0);
             let waiting = self.now.waiting - relief_cpus;
-            let contention = Contention { memory: memory.0, waiting, ..self.now };
-            return Departure { contention, relief_cpus };
+            return (Contention { memory: memory.0, waiting, ..self.now }, relief_cpus);
         }
-        let stay = self.queue.iter().filter(|(allocated, _)| !std::ptr::eq(allocated.demand, gone));
-        let mut stay: Vec<(Allocation<'_>, f64)> = stay.copied().collect();
+        let stay = self.queue.iter().filter(|one| !std::ptr::eq(one.demand, gone));
+        let mut stay: Vec<Allocation<'_>> = stay.copied().collect();
         self.share_what_is_freed(&mut stay, gone);
         keep_queueing(&mut stay);
-        let stay: Vec<Allocation<'_>> = stay.into_iter().map(|(allocated, _)| allocated).collect();
         let contention = self.node.contention_of(&stay, memory);
         let too_large = gone.wanted() - f64::from(self.node.cpus);
         let goes_along = if gone.is_scored { too_large.clamp(0.0, gone.waiting) } else { 0.0 };
-        let relief_cpus = (self.now.waiting - contention.waiting - goes_along).max(0.0);
-        Departure { contention, relief_cpus }
+        (contention, (self.now.waiting - contention.waiting - goes_along).max(0.0))
     }
 
-    fn share_what_is_freed(&self, stay: &mut [(Allocation<'_>, f64)], gone: &Demand) {
+    fn share_what_is_freed(&self, stay: &mut [Allocation<'_>], gone: &Demand) {
         let (node, mut left) = (self.node, gone.used);
         for &cpuset in &self.cpusets {
-            let members = stay.iter_mut().map(|(allocated, _)| allocated);
-            let members = members.filter(|allocated| node.cpuset(allocated.demand) == cpuset);
+            let members = stay.iter_mut().filter(|one| node.cpuset(one.demand) == cpuset);
             let members: Vec<&mut Allocation<'_>> = members.collect();
             let wants: Vec<Want> = members.iter().map(|allocated| want(allocated.demand)).collect();
             let freed = left.min(gone.used * node.part_in(node.cpuset(gone), cpuset));
@@ -73,34 +61,30 @@ impl<'a> Departures<'a> {
 /// Takes CPUs from those that stay, as far as they still queue: while other workloads wait all the
 /// time, as a batch job does, a vCPU that wakes up has to wait for its turn, even if its share is
 /// larger than it needs. All of them queue for at most as many CPUs as the other workloads wait for.
-fn keep_queueing(stay: &mut [(Allocation<'_>, f64)]) {
-    let others = stay.iter().filter(|(allocated, _)| !allocated.demand.is_scored);
-    let others: f64 = others.map(|(allocated, _)| allocated.waiting()).sum();
-    let scored = || stay.iter().filter(|(allocated, _)| allocated.demand.is_scored);
-    let all: f64 = scored().map(|(_, queueing)| queueing).sum();
-    if all == 0.0 {
-        return;
-    }
+fn keep_queueing(stay: &mut [Allocation<'_>]) {
+    let others = stay.iter().filter(|one| !one.demand.is_scored);
+    let others: f64 = others.map(Allocation::waiting).sum();
+    let scored = stay.iter().filter(|one| one.demand.is_scored);
+    let all: f64 = scored.map(|one| one.queueing).sum();
+    // Where none queues, each keeps its CPUs, whatever the quotient.
     let left = (others / all).min(1.0);
-    for (allocated, queueing) in stay.iter_mut().filter(|(allocated, _)| allocated.demand.is_scored)
-    {
-        allocated.cpus = allocated.cpus.min(allocated.demand.wanted() - *queueing * left);
+    for one in stay.iter_mut().filter(|one| one.demand.is_scored) {
+        one.cpus = one.cpus.min(one.demand.wanted() - one.queueing * left);
     }
 }
 
-/// The demands that are not idle, and the CPUs that each waits for although its fair share, by
-/// weight, is larger than what it uses.
-fn queueing(node: &Node) -> Vec<(Allocation<'_>, f64)> {
-    let all = node.allocation();
+/// The demands that are not idle, with what each queues for.
+fn queueing(node: &Node) -> Vec<Allocation<'_>> {
+    let mut all = node.allocation();
     let most = |demand: &Demand| demand.wanted().min(f64::from(node.size(node.cpuset(demand))));
     let want = |demand: &Demand| Want { least: 0.0, most: most(demand), weight: demand.weight() };
     let wants: Vec<Want> = all.iter().map(|allocated| want(allocated.demand)).collect();
     let used: f64 = all.iter().map(|allocated| allocated.cpus).sum();
     let shares = fair_shares(&wants, node.idle + used);
-    all.into_iter()
-        .zip(shares)
-        .map(|(allocated, share)| (allocated, (share - allocated.cpus).max(0.0)))
-        .collect()
+    for (one, share) in all.iter_mut().zip(shares) {
+        one.queueing = (share - one.cpus).max(0.0);
+    }
+    all
 }
 
 /// The effective weight of a demand that waits is the number of CPUs that it gets now. This
@@ -117,11 +101,11 @@ mod tests {
     use super::*;
 
     fn without(node: &Node, leaving: usize) -> Contention {
-        Departures::new(node, node.contention()).without(&node.demands[leaving]).contention
+        Departures::new(node, node.contention()).without(&node.demands[leaving]).0
     }
 
     fn relief_cpus(node: &Node, leaving: usize) -> f64 {
-        Departures::new(node, node.contention()).without(&node.demands[leaving]).relief_cpus
+        Departures::new(node, node.contention()).without(&node.demands[leaving]).1
     }
 
     #[test]

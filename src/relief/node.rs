@@ -74,11 +74,14 @@ pub(super) struct Node {
     pub(super) demands: Vec<Demand>,
 }
 
-/// A demand, and the CPUs that are allocated to it.
+/// A demand, the CPUs that are allocated to it, and those that it queues for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Allocation<'a> {
     pub(super) demand: &'a Demand,
     pub(super) cpus: f64,
+    /// CPUs that it waits for although its fair share, by weight, is larger than what it uses; 0 until that
+    /// is computed.
+    pub(super) queueing: f64,
 }
 
 impl Allocation<'_> {
@@ -109,13 +112,13 @@ impl Node {
     pub(super) fn headroom_cpus(&self, medium: f64) -> f64 {
         // With so many busy vCPUs, even an empty node is `medium`.
         let (mut fits, mut too_many) = (0.0, f64::from(self.cpus) / (1.0 - medium).max(0.01));
-        if self.is_medium(&self.allocation(), medium) {
+        if self.is_medium(&waits(&self.allocation()), medium) {
             return 0.0;
         }
         // Bisection, until the error is below 0.1 % of the node.
         for _ in 0..10 {
             let middle = f64::midpoint(fits, too_many);
-            if self.with(middle, |all| self.is_medium(all, medium)) {
+            if self.is_medium(&self.with(middle), medium) {
                 too_many = middle;
             } else {
                 fits = middle;
@@ -124,20 +127,20 @@ impl Node {
         fits
     }
 
-    /// Whether the level is `medium` or higher with these demands for CPUs.
-    fn is_medium(&self, all: &[Allocation<'_>], medium: f64) -> bool {
-        let cpu = WorstHalf::of_cpu(Level::Medium, &waits(all), self.steal).contention;
+    /// Whether the level is `medium` or higher with this waiting for CPUs.
+    fn is_medium(&self, waits: &[Wait], medium: f64) -> bool {
+        let cpu = WorstHalf::of_cpu(Level::Medium, waits, self.steal).contention;
         cpu.max(self.memory(None).0) >= medium
     }
 
-    /// What `read` finds with this number of added vCPUs that are always busy. They have the
+    /// The waiting for CPUs with this number of added vCPUs that are always busy. They have the
     /// average weight of a vCPU, and run on the cpuset that most demands have. They take its idle
     /// CPUs, but for those of sleeping vCPUs, and share the CPUs in use there. A vCPU that runs for the
     /// share u of the time keeps u (1 - u) of a CPU free: it waits when it wakes up, if another one has
     /// taken its CPU. Use outside the known workloads is that of many threads, so it counts twice. CPUs that
     /// share a core do the work of one at least, so each that is busy beside another keeps a CPU free, too. So do
     /// those that the hypervisor took.
-    fn with<T>(&self, vcpus: f64, read: impl FnOnce(&[Allocation<'_>]) -> T) -> T {
+    fn with(&self, vcpus: f64) -> Vec<Wait> {
         let scored = || self.demands.iter().filter(|demand| demand.is_scored);
         let pool = self.shared_pool();
         let cpus = f64::from(self.size(pool));
@@ -170,17 +173,15 @@ impl Node {
         for (member, share) in members.into_iter().zip(shares) {
             member.cpus = share;
         }
-        let added = Demand { is_scored: true, used, waiting: vcpus - used, ..Demand::default() };
-        let all: Vec<Allocation<'_>> =
-            all.into_iter().chain([Allocation { demand: &added, cpus: used }]).collect();
-        read(&all)
+        let added = Wait::of_cpu(used, vcpus - used, Ratio::ZERO, Ratio::ZERO);
+        waits(&all).into_iter().chain(added).collect()
     }
 
     /// The CPUs of each demand as they are now. Idle demands are omitted: they change no prediction,
     /// and a node can have hundreds.
     pub(super) fn allocation(&self) -> Vec<Allocation<'_>> {
         let busy = self.demands.iter().filter(|demand| !demand.is_idle());
-        busy.map(|demand| Allocation { demand, cpus: demand.used }).collect()
+        busy.map(|demand| Allocation { demand, cpus: demand.used, queueing: 0.0 }).collect()
     }
 
     /// The contention of these demands for CPUs, with this memory contention, and this waiting for
@@ -291,7 +292,7 @@ pub(super) mod tests {
         let half = node(8, vec![vm(1.0, 0.0); 4]);
         let headroom = half.headroom_cpus(0.1);
         assert!(headroom > 4.0 && headroom < 6.0, "{headroom}");
-        let cpu = |vcpus| half.with(vcpus, |all| half.contention_of(all, (0.0, 0.0)).cpu);
+        let cpu = |vcpus| WorstHalf::of_cpu(Level::Low, &half.with(vcpus), 0.0).contention;
         assert!(cpu(headroom) < 0.1 && cpu(headroom + 0.02) >= 0.1);
         assert_eq!(node(2, vec![vm(1.0, 0.5); 2]).headroom_cpus(0.1), 0.0);
         // CPUs that are used by workloads outside the list are not available, either.
