@@ -158,8 +158,13 @@ impl Assessor {
         let slow: Option<Vec<DemandAverages>> = score.vms().iter().map(demand).collect();
         let (slow, others) =
             (slow?, self.others.mean().filter(|_| self.others.covers(self.settle))?);
-        let demands: Vec<Demand> =
-            slow.iter().zip(&node.demands).map(|(slow, fast)| slow.demand(fast)).collect();
+        // What a VM would use in addition counts as its waiting, so that the CPUs that become free are given
+        // to those that need them.
+        let demand = |(slow, fast): (&DemandAverages, &Demand)| {
+            let demand = slow.demand(fast);
+            Demand { waiting: (slow.undelayed() - demand.used).max(0.0), ..demand }
+        };
+        let demands: Vec<Demand> = slow.iter().zip(&node.demands).map(demand).collect();
         let used: f64 = demands.iter().map(|demand| demand.used).sum();
         let idle = (f64::from(node.cpus) - used - others).max(0.0);
         let smt_overlap = self.smt_overlap.mean().unwrap_or(0.0);
@@ -234,20 +239,10 @@ impl Assessor {
     }
 
     fn scored_demand(&self, container: &ContainerScore, measured: &Measurement) -> Demand {
+        let memory_contention = container.contention.memory.map_or(0.0, Ratio::get);
+        let known = Demand { is_scored: true, memory_contention, ..with_limits(measured) };
         let averages = self.demands.get(&container.cgroup.id);
-        let mean = |of: fn(&DemandAverages) -> &MovingAverage| {
-            averages.and_then(|[fast, _]| of(fast).mean()).unwrap_or(0.0)
-        };
-        Demand {
-            is_scored: true,
-            used: mean(|fast| &fast.used),
-            waiting: mean(|fast| &fast.waiting),
-            variance: mean(|fast| &fast.variance),
-            memory: averages.and_then(|[fast, _]| fast.memory),
-            memory_waiting: mean(|fast| &fast.memory_waiting),
-            memory_contention: container.contention.memory.map_or(0.0, Ratio::get),
-            ..with_limits(measured)
-        }
+        averages.map(|[fast, _]| fast.demand(&known)).unwrap_or(known)
     }
 }
 

@@ -17,13 +17,13 @@ const AVERAGED_OVER: Duration = Duration::from_secs(30 * 60);
 /// Averages of what a workload uses, would use and waits for, in CPUs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DemandAverages {
-    pub(super) used: MovingAverage,
+    used: MovingAverage,
     undelayed: MovingAverage,
-    pub(super) variance: MovingAverage,
-    pub(super) waiting: MovingAverage,
-    pub(super) memory_waiting: MovingAverage,
+    variance: MovingAverage,
+    waiting: MovingAverage,
+    memory_waiting: MovingAverage,
     /// Its memory, which is read only while a task of the node waits for memory.
-    pub(super) memory: Option<f64>,
+    memory: Option<f64>,
 }
 
 /// A slow average without history.
@@ -71,16 +71,16 @@ impl DemandAverages {
         [self.waiting, self.memory_waiting].iter().filter_map(MovingAverage::mean).sum()
     }
 
-    /// The demand by these averages; limits and memory are those of `fast`. What it waits for is what it
-    /// would use in addition, so that the CPUs that become free are given to those that need them.
-    pub(super) fn demand(&self, fast: &Demand) -> Demand {
-        let used = self.used.mean().unwrap_or(0.0);
+    /// The demand by these averages, with what else is `known` of it.
+    pub(super) fn demand(&self, known: &Demand) -> Demand {
+        let mean = |average: MovingAverage| average.mean().unwrap_or(0.0);
         Demand {
-            used,
-            waiting: (self.undelayed() - used).max(0.0),
-            variance: self.variance.mean().unwrap_or(0.0),
-            memory_waiting: self.memory_waiting.mean().unwrap_or(0.0),
-            ..fast.clone()
+            used: mean(self.used),
+            waiting: mean(self.waiting),
+            variance: mean(self.variance),
+            memory: self.memory,
+            memory_waiting: mean(self.memory_waiting),
+            ..known.clone()
         }
     }
 }
