@@ -175,28 +175,19 @@ fn kind_in_pod(level: &PodLevel, found: &PodMatch, is_stale: bool) -> Option<Kin
     Some(if is_vm { Kind::Vm } else { Kind::Container })
 }
 
-/// The kind of workloads that is scored. It changes only when the node has had another kind for a
-/// minute.
+/// The kind of workloads that is scored, and when the node had it last. It changes only when the node has
+/// had another kind for a minute.
 #[derive(Debug, Default)]
-pub(super) struct Selector {
-    current: Option<Population>,
-    differs_since: Option<Instant>,
-}
+pub(super) struct Selector(Option<(Population, Instant)>);
 
 impl Selector {
     /// The population at this time, given what the node has.
     pub(super) fn select(&mut self, found: Population, now: Instant) -> Population {
-        let current = *self.current.get_or_insert(found);
-        if found == current {
-            self.differs_since = None;
-            return current;
+        let (current, had_at) = self.0.get_or_insert((found, now));
+        if found == *current || now.saturating_duration_since(*had_at) > CHANGE_AFTER {
+            (*current, *had_at) = (found, now);
         }
-        let since = *self.differs_since.get_or_insert(now);
-        if now.saturating_duration_since(since) < CHANGE_AFTER {
-            return current;
-        }
-        *self = Self { current: Some(found), differs_since: None };
-        found
+        *current
     }
 }
 
