@@ -1,13 +1,17 @@
 //! The pods of this node: a watch of the API server, a file that is read when it changes, or none.
 //! After a failure the last list stays in use.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use futures_util::{Stream, StreamExt};
+use futures_util::{Stream, StreamExt, stream};
+use serde::Deserialize;
 use tokio::sync::watch;
 
 use crate::client::cluster::{OwnNode, WatchEvent};
+use crate::client::json::decode;
 use crate::client::pod::Pod;
 use crate::clock;
 use crate::config::{PodSource, SourceFlags};
@@ -15,7 +19,8 @@ use crate::identity::pod_index::PodIndex;
 use crate::own_metrics::OwnMetrics;
 use crate::sampler::Pods;
 
-mod file;
+/// Interval of the checks whether the file of pods has changed.
+const INTERVAL: Duration = Duration::from_secs(1);
 
 type Sender = watch::Sender<Option<Arc<PodIndex>>>;
 
@@ -46,10 +51,10 @@ pub fn follow(
         let on_skipped = move |pod: String| of_skipped.pod_skipped(&pod);
         tokio::spawn(apply(node.watch_pods(on_skipped), index, sender, metrics));
     } else if let PodSource::File(path) = source.pods() {
-        let modified = file::modified(&path);
-        index.replace(&file::read(&path)?);
+        let modified = modified(&path);
+        index.replace(&read_file(&path)?);
         sender.send_replace(Some(Arc::new(index.clone())));
-        tokio::spawn(apply(file::watch(path, modified), index, sender, metrics));
+        tokio::spawn(apply(watch_file(path, modified), index, sender, metrics));
     }
     Ok(pods)
 }
@@ -100,8 +105,43 @@ pub async fn list(
     let log_skipped = |error| tracing::warn!(%error, "Cannot decode a pod, which is skipped");
     let pods = match (source.pods(), node) {
         (_, Some(node)) => Some(node.list_pods(log_skipped).await.context("cannot list the pods")?),
-        (PodSource::File(path), None) => Some(file::read(&path)?),
+        (PodSource::File(path), None) => Some(read_file(&path)?),
         (PodSource::Standalone | PodSource::Cluster(_), None) => None,
     };
     Ok(pods.map(|pods| PodIndex::of(source.api.prefix.clone(), &pods)))
+}
+
+#[derive(Deserialize)]
+struct PodList {
+    items: Vec<Pod>,
+}
+
+/// The pods in a file in the format of `kubectl get pods -o json`. For tests and labs.
+fn read_file(path: &Path) -> anyhow::Result<Vec<Pod>> {
+    let shown = path.display();
+    let text = std::fs::read(path).with_context(|| format!("cannot read the pods in {shown}"))?;
+    let list: PodList = decode(&text)
+        .with_context(|| format!("{shown} is not in the format of `kubectl get pods -o json`"))?;
+    Ok(list.items)
+}
+
+/// When the file was last written; `None` where that is unknown.
+fn modified(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).ok()?.modified().ok()
+}
+
+/// Lists the pods again when the file was written after `read`, and each second while that fails.
+fn watch_file(path: PathBuf, read: Option<SystemTime>) -> impl Stream<Item = WatchEvent<Pod>> {
+    stream::unfold((path, read), async |(path, read)| {
+        loop {
+            tokio::time::sleep(INTERVAL).await;
+            let written = modified(&path);
+            if written.is_none() || written != read {
+                return Some(match read_file(&path) {
+                    Ok(pods) => (WatchEvent::Listed(pods), (path, written)),
+                    Err(error) => (WatchEvent::Failed(format!("{error:#}")), (path, None)),
+                });
+            }
+        }
+    })
 }
