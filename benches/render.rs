@@ -24,7 +24,7 @@ use psi_agent::export::families::FamilyGroup;
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::kernel::pressure::Pressure;
 use psi_agent::kernel::resource::PerResource;
-use psi_agent::sample::{CgroupSample, Detail, NodeSample, PassReport, ScrapeSample};
+use psi_agent::sample::{CgroupSample, Detail, NodeRates, NodeSample, PassReport, ScrapeSample};
 use psi_agent::waiting::series::{PressureReadings, Reading};
 use support::{cpu_time_of, judge, take_turns};
 
@@ -94,19 +94,21 @@ fn sample() -> ScrapeSample {
         let pressure =
             PressureReadings { cpu: reading(4999), memory: reading(23), io: reading(331) };
         let (cgroup, labels) = (Arc::new(cgroup), Arc::default());
-        CgroupSample { cgroup, workload: None, labels, pressure, stats: None }
+        let rates = PerResource::default();
+        CgroupSample { cgroup, workload: None, labels, pressure, rates, stats: None }
     });
     ScrapeSample {
         moment,
         detail: Detail::Exported,
         node: NodeSample {
             pressure: PressureReadings::default(),
-            reports: PerResource::default(),
             irq: None,
             cpu_times: None,
             memory: None,
             devices: Arc::default(),
         },
+        window: None,
+        rates: NodeRates::default(),
         beside: Vec::new(),
         workloads: HashSet::new(),
         cgroups: cgroups.collect(),

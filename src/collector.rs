@@ -30,7 +30,7 @@ mod threads;
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::clock::{Clock, Moment};
 use crate::identity::matching::{Matching, PodMatch, match_pods};
@@ -40,7 +40,8 @@ use crate::kernel::cgroup_dir::{CgroupDir, CgroupId, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::CgroupTree;
 use crate::kernel::proc_root::ProcRoot;
 use crate::sample::{
-    CgroupSample, Detail, FamilyGroup, NodeRates, PassReport, Scored, ScrapeSample, Tick,
+    CgroupSample, Detail, FamilyGroup, NodeRates, NodeSample, PassReport, Scored, ScrapeSample,
+    Tick, windows,
 };
 use crate::waiting::files::Files;
 use crate::waiting::node::NodeReadings;
@@ -53,6 +54,10 @@ use population::{Kind, Member, Selector, Workloads, workloads};
 use processes::ProcessFinder;
 pub use state::MIN_PRESSURE_INTERVAL;
 use state::States;
+
+/// Longest time between two scrapes of everything for which rates are computed. Rates of a longer one would be
+/// out of date.
+const MAX_SCRAPE_WINDOW: Duration = Duration::from_secs(120);
 
 /// What a collector reads.
 #[derive(Debug)]
@@ -79,6 +84,8 @@ pub struct Collector {
     files: Files,
     selector: Selector,
     ticked_at: Option<Moment>,
+    /// When the last scrape of everything began, and what it read of the node.
+    shown: Option<(Instant, NodeSample)>,
     cpu_source: CpuSource,
     /// `None` unless run delay is the source of CPU wait time.
     processes: Option<ProcessFinder>,
@@ -103,6 +110,7 @@ impl Collector {
             files: Files::new(clock),
             selector: Selector::default(),
             ticked_at: None,
+            shown: None,
             cpu_source,
             processes: (cpu_source == CpuSource::RunDelay).then(finder),
             selection,
@@ -130,12 +138,11 @@ impl Collector {
         Tick {
             moment,
             window: before.map(|before| moment.at.saturating_duration_since(before.at)),
-            took: (self.files.clock)().at.saturating_duration_since(moment.at),
             cpu_source: self.cpu_source,
             node: NodeRates::of(&self.node.readings),
             scored,
             others: others.unwrap_or_default(),
-            report: self.end_pass(&found, matching),
+            report: self.end_pass(moment.at, &found, matching),
         }
     }
 
@@ -201,6 +208,10 @@ impl Collector {
             Detail::Everything => workloads(self.tree.dirs()).map(|dir| dir.cgroup.id).collect(),
             Detail::Exported => HashSet::new(),
         };
+        let is_shown = detail == Detail::Everything;
+        let before = if is_shown { self.shown.replace((moment.at, node.clone())) } else { None };
+        let before = before.map(|(at, node)| (moment.at.saturating_duration_since(at), node));
+        let before = before.filter(|(window, _)| *window <= MAX_SCRAPE_WINDOW);
         let (mut cgroups, mut beside) = (Vec::with_capacity(self.tree.count()), Vec::new());
         for (dir, found) in self.tree.dirs().zip(&found) {
             let in_scope = self.is_in_scope(dir, found);
@@ -212,20 +223,27 @@ impl Collector {
             let Some(pressure) = state.pressures(files, dir, all, &node.pressure) else {
                 continue;
             };
+            let last = if is_shown { state.shown.replace(Box::new(pressure)) } else { None };
+            let last = last.filter(|_| before.is_some());
+            let rates = last.map(|last| windows(&last, &pressure).map(|one| one.shares()));
+            let rates = rates.unwrap_or_default();
             let stats = read_stats(files, dir, &self.groups, detail);
             let workload = found.workload().cloned();
             let (cgroup, labels) = (Arc::clone(&dir.cgroup), state.labels(workload.as_ref()));
-            let sample = CgroupSample { cgroup, workload, labels, pressure, stats };
+            let sample = CgroupSample { cgroup, workload, labels, pressure, rates, stats };
             if in_scope { &mut cgroups } else { &mut beside }.push(sample);
         }
+        let rates = before.as_ref().map(|(_, before)| NodeRates::between(before, &node));
         ScrapeSample {
             moment,
             detail,
+            rates: rates.unwrap_or_default(),
+            window: before.map(|(window, _)| window),
             node,
             cgroups,
             beside,
             workloads: shown,
-            report: self.end_pass(&found, matching),
+            report: self.end_pass(moment.at, &found, matching),
         }
     }
 
@@ -240,8 +258,13 @@ impl Collector {
         self.files.errors.extend(self.tree.take_errors());
     }
 
-    /// Ends a pass: removes the cgroups that no longer exist, and returns its report.
-    fn end_pass(&mut self, found: &[PodMatch], matching: Option<Matching>) -> PassReport {
+    /// Ends the pass that began at this time: removes the cgroups that no longer exist, and returns its report.
+    fn end_pass(
+        &mut self,
+        began_at: Instant,
+        found: &[PodMatch],
+        matching: Option<Matching>,
+    ) -> PassReport {
         let cgroups = self.tree.dirs().zip(found);
         let in_scope = cgroups.clone().filter(|(dir, found)| self.is_in_scope(dir, found)).count();
         // One that was read and is not listed any more is not read again: a container that restarted.
@@ -255,7 +278,8 @@ impl Collector {
         for id in self.tree.take_removed() {
             self.states.remove(&id);
         }
-        PassReport { in_scope, errors: std::mem::take(&mut self.files.errors), matching }
+        let took = (self.files.clock)().at.saturating_duration_since(began_at);
+        PassReport { took, in_scope, errors: std::mem::take(&mut self.files.errors), matching }
     }
 }
 

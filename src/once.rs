@@ -8,7 +8,6 @@ use anyhow::Context;
 
 use crate::client::cluster::block_on;
 use crate::client::output::print;
-use crate::clock;
 use crate::config::{OnceConfig, ScoreFlags};
 use crate::export::http::scrape;
 use crate::host::Host;
@@ -37,8 +36,7 @@ pub fn once(config: &OnceConfig, out: &mut impl Write) -> anyhow::Result<()> {
     let tick = collector.tick(pods);
     metrics.observe_tick(&tick);
     let sample = Arc::new(collector.scrape(Detail::Exported, pods));
-    let took = clock::now().at.saturating_duration_since(sample.moment.at);
-    metrics.observe_scrape(&sample, took);
+    metrics.observe_scrape(&sample);
     let assessment = Assessor::of_one_window(counted.clone(), *thresholds, &tick);
     let score = &assessment.score;
     if let Some(missing) = score.missing(counted) {

@@ -13,7 +13,6 @@ use crate::client::snapshot::{Agent, CandidateName, DatedError, PublishedValue};
 use crate::clock::Moment;
 use crate::contract::Thresholds;
 use crate::kernel::ReadErrorKind;
-use crate::kernel::resource::PerResource;
 use crate::sample::{PassReport, ScrapeSample, Tick};
 use crate::serve::authentication::Outcome;
 use crate::text_format::write_families;
@@ -75,7 +74,9 @@ impl OwnMetrics {
     }
 
     pub fn observe_tick(&self, tick: &Tick) {
-        self.observe(("tick", tick.took), &tick.report, tick.node.reports, tick.moment);
+        let mut state = self.0.lock();
+        state.reports = Some(tick.node.reports);
+        observe(&mut state, "tick", &tick.report, tick.moment);
     }
 
     /// Keeps the score of a tick, 0 to 1, for ten minutes.
@@ -87,31 +88,11 @@ impl OwnMetrics {
         history.push_back(score.map(|score| (score * 1000.0).round() / 1000.0));
     }
 
-    pub fn observe_scrape(&self, sample: &ScrapeSample, took: Duration) {
-        self.observe(("scrape", took), &sample.report, sample.node.reports, sample.moment);
-    }
-
-    fn observe(
-        &self,
-        (reason, took): (&'static str, Duration),
-        report: &PassReport,
-        reports: PerResource<bool>,
-        moment: Moment,
-    ) {
+    /// Counts a sample once, even if several requests share it.
+    pub fn observe_scrape(&self, sample: &ScrapeSample) {
         let mut state = self.0.lock();
-        let passes = state.passes.entry(reason).or_default();
-        *passes = (passes.0 + 1, passes.1 + took);
-        (state.in_scope, state.reports) = (report.in_scope, Some(reports));
-        state.matching = report.matching.or(state.matching);
-        if let Some(error) = report.errors.last() {
-            state.agent.last_read_error = Some(DatedError::new(error, moment.unix_ms));
-        }
-        for error in &report.errors {
-            let count = state.agent.read_errors.entry(error.kind.into_str().into()).or_default();
-            *count += 1;
-            if *count == 1 {
-                tracing::warn!(%error, "Cannot read; further errors of this kind are only counted");
-            }
+        if state.scraped.replace(sample.moment) != Some(sample.moment) {
+            observe(&mut state, "scrape", &sample.report, sample.moment);
         }
     }
 
@@ -238,6 +219,23 @@ impl OwnMetrics {
         let state = self.0.lock();
         write_families(chunks, AGENT, once(&*state));
         write_families(chunks, CERTIFICATES, state.certificates.iter());
+    }
+}
+
+fn observe(state: &mut State, reason: &'static str, report: &PassReport, moment: Moment) {
+    let passes = state.passes.entry(reason).or_default();
+    *passes = (passes.0 + 1, passes.1 + report.took);
+    state.in_scope = report.in_scope;
+    state.matching = report.matching.or(state.matching);
+    if let Some(error) = report.errors.last() {
+        state.agent.last_read_error = Some(DatedError::new(error, moment.unix_ms));
+    }
+    for error in &report.errors {
+        let count = state.agent.read_errors.entry(error.kind.into_str().into()).or_default();
+        *count += 1;
+        if *count == 1 {
+            tracing::warn!(%error, "Cannot read; further errors of this kind are only counted");
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the two passes over the node and its cgroups return: a tick what it measured, a scrape raw
 //! counters in the kernel's units. A value that could not be read is `None`, and never 0.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -27,8 +27,6 @@ pub struct Tick {
     pub moment: Moment,
     /// Time since the tick before; `None` at the first.
     pub window: Option<Duration>,
-    /// How long the pass took.
-    pub took: Duration,
     pub cpu_source: CpuSource,
     pub node: NodeRates,
     /// What is scored; `None` where the list of pods is not known yet, or cgroups can't be read.
@@ -65,6 +63,16 @@ pub struct NodeRates {
 }
 
 impl NodeRates {
+    /// Compares what two scrapes read.
+    pub fn between(before: &NodeSample, after: &NodeSample) -> Self {
+        let (before_times, times) = (before.cpu_times.clone(), after.cpu_times.clone());
+        Self::of(&NodeReadings {
+            pressure: windows(&before.pressure, &after.pressure),
+            cpu_times: Window { before: before_times, last: times },
+            ..NodeReadings::default()
+        })
+    }
+
     pub fn of(readings: &NodeReadings) -> Self {
         let pressure = &readings.pressure;
         let times = readings.cpu_times.value();
@@ -86,6 +94,8 @@ impl NodeRates {
 /// The report of a pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PassReport {
+    /// How long the pass took.
+    pub took: Duration,
     /// Cgroups in scope, read or not.
     pub in_scope: usize,
     pub errors: Vec<ReadError>,
@@ -128,8 +138,6 @@ pub enum FamilyGroup {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSample {
     pub pressure: PressureReadings,
-    /// Whether the kernel reports pressure.
-    pub reports: PerResource<bool>,
     /// Interrupt pressure, where the kernel accounts for it.
     pub irq: Option<Pressure>,
     pub cpu_times: Option<Reading<CpuTimes>>,
@@ -145,6 +153,10 @@ pub struct ScrapeSample {
     pub moment: Moment,
     pub detail: Detail,
     pub node: NodeSample,
+    /// Time since the last sample of everything; `None` if that was long ago, or this is not one. Rates are
+    /// over this time, and without it there are none.
+    pub window: Option<Duration>,
+    pub rates: NodeRates,
     /// Cgroups in scope, by path.
     pub cgroups: Vec<CgroupSample>,
     /// Those of `workloads` that are not in scope.
@@ -163,6 +175,7 @@ pub struct CgroupSample {
     /// Shared by the samples of a cgroup, while its workload is the same.
     pub labels: Arc<OnceLock<RenderedLabels>>,
     pub pressure: PressureReadings,
+    pub rates: PerResource<PressureShares>,
     /// The other files; `None` if only pressure was read.
     pub stats: Option<Box<CgroupStats>>,
 }
@@ -194,41 +207,10 @@ pub struct CgroupStats {
     pub irq_pressure: Option<Pressure>,
 }
 
-/// Rates between two export passes.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct ScrapeRates {
-    pub window: Duration,
-    pub node: NodeRates,
-    /// Rates of the cgroups that are in both samples.
-    pub cgroups: HashMap<CgroupId, PerResource<PressureShares>>,
-}
-
-impl ScrapeRates {
-    /// Compares two samples, the earlier first.
-    pub fn between(earlier: &ScrapeSample, later: &ScrapeSample) -> Self {
-        let all = |sample: &'_ ScrapeSample| {
-            let cgroups = sample.cgroups.iter().chain(&sample.beside);
-            cgroups.map(|cgroup| (cgroup.cgroup.id, cgroup.pressure)).collect::<Vec<_>>()
-        };
-        let before: HashMap<CgroupId, PressureReadings> = all(earlier).into_iter().collect();
-        let rates = |(id, after)| {
-            let pressure = windows(before.get(&id)?, &after);
-            Some((id, pressure.map(|window| window.shares())))
-        };
-        let (before_times, times) = (earlier.node.cpu_times.clone(), later.node.cpu_times.clone());
-        let node = NodeReadings {
-            pressure: windows(&earlier.node.pressure, &later.node.pressure),
-            cpu_times: Window { before: before_times, last: times },
-            ..NodeReadings::default()
-        };
-        Self {
-            window: later.moment.at.saturating_duration_since(earlier.moment.at),
-            node: NodeRates::of(&node),
-            cgroups: all(later).into_iter().filter_map(rates).collect(),
-        }
-    }
-}
-
-fn windows(before: &PressureReadings, after: &PressureReadings) -> PerResource<Window<Pressure>> {
+/// The windows between two readings.
+pub fn windows(
+    before: &PressureReadings,
+    after: &PressureReadings,
+) -> PerResource<Window<Pressure>> {
     PerResource::by(|resource| Window { before: *before.of(resource), last: *after.of(resource) })
 }

@@ -11,7 +11,7 @@ use tokio::sync::{oneshot, watch};
 use crate::clock;
 use crate::collector::{Collector, MIN_PRESSURE_INTERVAL};
 use crate::identity::pod_index::PodIndex;
-use crate::sample::{Detail, ScrapeRates, ScrapeSample, Tick};
+use crate::sample::{Detail, ScrapeSample, Tick};
 
 /// Time between two ticks.
 pub const TICK_INTERVAL: Duration = Duration::from_secs(5);
@@ -19,25 +19,11 @@ pub const TICK_INTERVAL: Duration = Duration::from_secs(5);
 /// Time until the first score: a first sample, and 30 s of windows.
 pub const WARM_UP: Duration = TICK_INTERVAL.saturating_mul(7);
 
-/// Longest time between two samples of everything for which rates are computed. Rates of a longer one would be
-/// out of date.
-const MAX_SCRAPE_WINDOW: Duration = Duration::from_secs(120);
-
-#[derive(Debug, Clone)]
-pub struct ScrapeResult {
-    /// The sample, shared with other requests.
-    pub sample: Arc<ScrapeSample>,
-    /// Rates since the last sample of everything; `None` if that was long ago, or this is not one.
-    pub rates: Option<Arc<ScrapeRates>>,
-    /// How long reading it took; `None` for the other requests that share it.
-    pub took: Option<Duration>,
-}
-
 /// Latest list of pods of this node; `None` without a source of pods.
 pub type Pods = watch::Receiver<Option<Arc<PodIndex>>>;
 
-/// What is to be read at least, and where the result goes.
-type Request = (Detail, oneshot::Sender<ScrapeResult>);
+/// What is to be read at least, and where the sample goes.
+type Request = (Detail, oneshot::Sender<Arc<ScrapeSample>>);
 
 /// A handle of the thread. When all handles are dropped, the thread ends.
 #[derive(Debug, Clone)]
@@ -60,7 +46,7 @@ impl Sampler {
     ) -> std::io::Result<Self> {
         let (requests, received) = mpsc::channel();
         let (published, ticks) = watch::channel(None);
-        let worker = Worker { collector, pods, published, shared: None, shown: None };
+        let worker = Worker { collector, pods, published, shared: None };
         std::thread::Builder::new()
             .name("sampler".into())
             .spawn(move || worker.run(&received, tick_interval))?;
@@ -68,7 +54,7 @@ impl Sampler {
     }
 
     /// A sample of at least `detail`, no older than a second.
-    pub async fn scrape(&self, detail: Detail) -> Result<ScrapeResult, SamplerEnded> {
+    pub async fn scrape(&self, detail: Detail) -> Result<Arc<ScrapeSample>, SamplerEnded> {
         let (answer, scraped) = oneshot::channel();
         self.requests.send((detail, answer)).map_err(|_| SamplerEnded)?;
         scraped.await.map_err(|_| SamplerEnded)
@@ -94,9 +80,7 @@ struct Worker {
     pods: Pods,
     published: watch::Sender<Option<Arc<Tick>>>,
     /// The latest sample.
-    shared: Option<ScrapeResult>,
-    /// The latest sample of everything.
-    shown: Option<Arc<ScrapeSample>>,
+    shared: Option<Arc<ScrapeSample>>,
 }
 
 impl Worker {
@@ -129,41 +113,21 @@ impl Worker {
         let mut asked = vec![first];
         asked.extend(requests.try_iter());
         let detail = asked.iter().map(|(detail, _)| *detail).max().unwrap_or(Detail::Exported);
-        let moment = clock::now();
-        let age = |sample: &ScrapeSample| moment.at.saturating_duration_since(sample.moment.at);
-        let before = self.shared.take();
-        let usable = |before: &&ScrapeResult| {
-            before.sample.detail >= detail && age(&before.sample) < MIN_PRESSURE_INTERVAL
+        let now = clock::now().at;
+        let is_usable = |earlier: &Arc<ScrapeSample>| {
+            let age = now.saturating_duration_since(earlier.moment.at);
+            earlier.detail >= detail && age < MIN_PRESSURE_INTERVAL
         };
-        let mut scraped = match before.as_ref().filter(usable) {
-            Some(before) => ScrapeResult { took: None, ..before.clone() },
-            None => {
-                // Rates use only the pressures of an earlier sample. The rest is freed before another
-                // sample needs as much memory.
-                drop(before);
-                self.shown = self.shown.take().filter(|one| age(one) <= MAX_SCRAPE_WINDOW);
-                let unshared = self.shown.as_mut().and_then(Arc::get_mut);
-                let cgroups = unshared
-                    .into_iter()
-                    .flat_map(|one| one.cgroups.iter_mut().chain(&mut one.beside));
-                cgroups.for_each(|cgroup| cgroup.stats = None);
-                let pods = self.pods.borrow().clone();
-                let sample = Arc::new(self.collector.scrape(detail, pods.as_deref()));
-                let took = clock::now().at.saturating_duration_since(moment.at);
-                let mut rates = None;
-                if detail == Detail::Everything {
-                    let earlier = self.shown.replace(Arc::clone(&sample));
-                    rates =
-                        earlier.map(|earlier| Arc::new(ScrapeRates::between(&earlier, &sample)));
-                }
-                ScrapeResult { rates, sample, took: Some(took) }
-            }
-        };
-        self.shared = Some(scraped.clone());
+        // Another one is freed before a new one needs as much memory.
+        let earlier = self.shared.take().filter(is_usable);
+        let sample = earlier.unwrap_or_else(|| {
+            let pods = self.pods.borrow().clone();
+            Arc::new(self.collector.scrape(detail, pods.as_deref()))
+        });
+        self.shared = Some(Arc::clone(&sample));
         for (_, answer) in asked {
             // The client may have disconnected since.
-            let _ = answer.send(scraped.clone());
-            scraped.took = None;
+            let _ = answer.send(Arc::clone(&sample));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Joins a sample with the rates and the score of the latest tick for `/snapshot.json`.
+//! Joins a sample with the score of the latest tick for `/snapshot.json`.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::contract::Thresholds;
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::relief::{Assessment, Relief};
-use crate::sample::{CgroupSample, ScrapeRates, ScrapeSample};
+use crate::sample::{CgroupSample, ScrapeSample};
 use crate::sampler::WARM_UP;
 use crate::score::{Absence, ContainerScore, PerResource, Resource};
 use crate::waiting::series::PressureShares;
@@ -32,11 +32,10 @@ pub struct NodeIdentity {
     pub started_at: Instant,
 }
 
-/// The snapshot of a sample, with the rates and the score of the latest tick.
+/// The snapshot of a sample, with the score of the latest tick.
 pub fn snapshot(
     identity: &NodeIdentity,
     sample: &ScrapeSample,
-    rates: Option<&ScrapeRates>,
     assessment: Option<&Assessment>,
     agent: Option<Agent>,
 ) -> Snapshot {
@@ -47,11 +46,9 @@ pub fn snapshot(
         containers.map(|container| (container.cgroup.id, container)).collect();
     let cgroups = sample.cgroups.iter().chain(&sample.beside).map(|member| {
         let id = member.cgroup.id;
-        let shares = rates.and_then(|rates| rates.cgroups.get(&id)).copied();
         let relief = assessment.and_then(|latest| latest.relief.get(&id));
         let scored = containers.get(&id).map(|container| scored(container, relief));
-        let (is_user, shares) = (sample.workloads.contains(&id), shares.unwrap_or_default());
-        cgroup(member, is_user, shares.map(pressure), scored, population)
+        cgroup(member, sample.workloads.contains(&id), scored, population)
     });
     let missing = score.and_then(|score| score.missing(&identity.counted));
     let warms_up = missing.is_none_or(|missing| missing.absence == Absence::WarmingUp);
@@ -69,24 +66,20 @@ pub fn snapshot(
         },
         scope: Some(identity.scope.into()),
         observed_at_ms: sample.moment.unix_ms,
-        window_s: rates.map(|rates| rates.window.as_secs_f64()),
+        window_s: sample.window.map(|window| window.as_secs_f64()),
         basis: score.map(|score| score.basis.to_string()),
         warm_up_left_s: left.map(|left| left.as_secs_f64()),
         scored_at_ms: score.map(|score| score.moment.unix_ms),
         agent,
         node: Node {
             no_score: missing.map(|missing| format!("{missing}: {}", missing.remedy())),
-            ..node(sample, rates, assessment)
+            ..node(sample, assessment)
         },
         cgroups: cgroups.collect(),
     }
 }
 
-fn node(
-    sample: &ScrapeSample,
-    rates: Option<&ScrapeRates>,
-    assessment: Option<&Assessment>,
-) -> Node {
+fn node(sample: &ScrapeSample, assessment: Option<&Assessment>) -> Node {
     let score = assessment.map(|latest| &latest.score);
     let shares = |shares: PerResource<Option<Ratio>>| shares.map(|one| one.map(share));
     let memory = sample.node.memory;
@@ -98,9 +91,9 @@ fn node(
         population: score.and_then(|score| Some(score.population?.plural().to_owned())),
         contended: score.map_or(0, |score| score.contended),
         headroom_cpus: assessment.and_then(|latest| latest.headroom_cpus),
-        pressure: rates.map(|rates| rates.node.pressure).unwrap_or_default().map(pressure),
-        utilization: rates.and_then(|rates| rates.node.utilization).map(share),
-        steal: rates.and_then(|rates| rates.node.steal).map(share),
+        pressure: sample.rates.pressure.map(pressure),
+        utilization: sample.rates.utilization.map(share),
+        steal: sample.rates.steal.map(share),
         cpus: sample.node.cpu_times.as_ref().map(|times| times.value.each.len() as u64),
         memory_total: memory.and_then(|memory| memory.total),
         memory_available: memory.and_then(|memory| memory.available),
@@ -110,7 +103,6 @@ fn node(
 fn cgroup(
     sample: &CgroupSample,
     is_user: bool,
-    pressure: PerResource<Pressure>,
     scored: Option<Scored>,
     population: Option<Population>,
 ) -> snapshot::Cgroup {
@@ -137,7 +129,7 @@ fn cgroup(
         awaits_handover: vm.map(|vm| vm.awaits_handover),
         is_user,
         is_vm: is_unit_vm || workload.is_some_and(Workload::is_vm),
-        pressure,
+        pressure: sample.rates.map(pressure),
         scored,
         cpu_seconds: stats
             .and_then(|stats| stats.cpu_stat?.usage_us)

@@ -83,8 +83,7 @@ impl OwnReading {
     async fn next(&mut self) -> anyhow::Result<Snapshot> {
         let tick = self.sampler.next_tick().await?;
         let assessment = tick.window.map(|_| self.assessor.advance(&tick));
-        let latest = self.sampler.scrape(Detail::Everything).await?;
-        let rates = latest.rates.as_deref();
-        Ok(snapshot(&self.identity, &latest.sample, rates, assessment.as_ref(), None))
+        let sample = self.sampler.scrape(Detail::Everything).await?;
+        Ok(snapshot(&self.identity, &sample, assessment.as_ref(), None))
     }
 }

@@ -56,7 +56,6 @@ impl NodeReader {
         let disks = files.read_if(has_io, || self.proc.disks()).unwrap_or_default();
         NodeSample {
             pressure,
-            reports: self.readings.reports,
             irq: files.note(self.proc.irq_pressure()).flatten(),
             cpu_times: files.dated(self.proc.cpu_times()),
             memory: files.note(self.proc.memory()).flatten(),

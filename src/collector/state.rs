@@ -33,6 +33,8 @@ pub(super) struct CgroupState {
     has_tasks: Option<Reading<bool>>,
     /// The labels of its series, and the workload that they are of: it can become known after its cgroup.
     labels: (Option<Arc<Workload>>, Arc<OnceLock<RenderedLabels>>),
+    /// What the last scrape of everything read.
+    pub(super) shown: Option<Box<PressureReadings>>,
     /// What ticks have read; `None` for a cgroup that no tick reads.
     pub(super) readings: Option<Box<Readings>>,
     /// Its threads, with run delay as the CPU source.

@@ -20,7 +20,7 @@ use crate::clock;
 use crate::own_metrics::OwnMetrics;
 use crate::relief::Assessment;
 use crate::sample::{Detail, ScrapeSample};
-use crate::sampler::{Pods, Sampler, ScrapeResult, TICK_INTERVAL};
+use crate::sampler::{Pods, Sampler, TICK_INTERVAL};
 use crate::serve::authentication::Authenticator;
 use crate::serve::authorization::{LIVEZ, METRICS, PAGE, Page, READYZ, SNAPSHOT, bearer_token};
 use crate::serve::body::{
@@ -121,7 +121,7 @@ impl AgentService {
     }
 
     async fn metrics(&self, request: &Request<Incoming>) -> Result<Response<Body>, Response<Body>> {
-        let sample = self.sample(Detail::Exported).await?.sample;
+        let sample = self.sample(Detail::Exported).await?;
         let accepted = request.headers().get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
         let assessment = self.assessment_at(sample.moment.at);
         let text = scrape(sample, &self.groups, assessment.as_deref(), &self.own_metrics);
@@ -132,7 +132,7 @@ impl AgentService {
         // First: a request that waits holds no sample.
         let held = timeout(SAMPLE_TIMEOUT, Arc::clone(&self.snapshots).acquire_owned()).await;
         let held = held.map_err(|_| unavailable("Slow clients read all snapshots.\n"))?;
-        let ScrapeResult { sample, rates, .. } = self.sample(Detail::Everything).await?;
+        let sample = self.sample(Detail::Everything).await?;
         let assessment = self.assessment_at(sample.moment.at);
         let tick = self.sampler.latest_tick();
         let tick = tick.as_deref();
@@ -142,8 +142,7 @@ impl AgentService {
             pods_listed: self.pods.borrow().as_ref().map(|pods| pods.is_listed()),
             ..self.own_metrics.status()
         };
-        let snapshot =
-            snapshot(&self.identity, &sample, rates.as_deref(), assessment.as_deref(), Some(agent));
+        let snapshot = snapshot(&self.identity, &sample, assessment.as_deref(), Some(agent));
         Ok(holding(json(&snapshot), held))
     }
 
@@ -153,20 +152,17 @@ impl AgentService {
         latest.filter(|latest| !is_stale(&latest.score, now))
     }
 
-    /// A fresh sample. It is counted once, even if several requests share it. An error is the
-    /// response to send if there is no sample.
-    async fn sample(&self, depth: Detail) -> Result<ScrapeResult, Response<Body>> {
+    /// A fresh sample. An error is the response to send if there is none.
+    async fn sample(&self, depth: Detail) -> Result<Arc<ScrapeSample>, Response<Body>> {
         if self.sampler.latest_tick().is_none() {
             return Err(unavailable(NO_SAMPLE));
         }
-        let refreshed = timeout(SAMPLE_TIMEOUT, self.sampler.scrape(depth)).await;
-        let Ok(Ok(refreshed)) = refreshed else {
+        let scraped = timeout(SAMPLE_TIMEOUT, self.sampler.scrape(depth)).await;
+        let Ok(Ok(sample)) = scraped else {
             return Err(unavailable("The kernel's files were not read in time.\n"));
         };
-        if let Some(took) = refreshed.took {
-            self.own_metrics.observe_scrape(&refreshed.sample, took);
-        }
-        Ok(refreshed)
+        self.own_metrics.observe_scrape(&sample);
+        Ok(sample)
     }
 
     /// Whether the process has to be restarted.

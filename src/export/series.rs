@@ -39,6 +39,7 @@ mod tests {
 
     use super::*;
     use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
+    use crate::kernel::resource::PerResource;
     use crate::waiting::series::PressureReadings;
 
     fn labels_of(path: &str) -> String {
@@ -47,6 +48,7 @@ mod tests {
             workload: None,
             labels: Arc::default(),
             pressure: PressureReadings::default(),
+            rates: PerResource::default(),
             stats: None,
         };
         String::from_utf8(with_extra(&member, b"").concat()).unwrap()

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::results::Results;
 use crate::client::snapshot::Agent;
+use crate::clock::Moment;
 use crate::contract::Thresholds;
 use crate::identity::matching::Matching;
 use crate::kernel::cgroup_dir::Resource;
@@ -20,8 +21,10 @@ pub(super) struct State {
     pub(super) agent: Agent,
     /// Readings of the node by reason, and the time that they took.
     pub(super) passes: BTreeMap<&'static str, (u64, Duration)>,
+    /// The last sample that was counted.
+    pub(super) scraped: Option<Moment>,
     pub(super) in_scope: usize,
-    /// Whether the kernel reports the node's pressure; `None` before the first reading.
+    /// Whether the kernel reports the node's pressure; `None` before the first tick.
     pub(super) reports: Option<PerResource<bool>>,
     pub(super) has_cgroup2: bool,
     pub(super) levels: Option<Thresholds>,

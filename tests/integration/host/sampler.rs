@@ -26,7 +26,7 @@ fn the_window_of_a_tick_begins_at_the_tick_before_and_not_at_a_scrape() {
         let mut scrapes = Vec::new();
         // For longer than a second, within which scrapes share one sample.
         for _ in 0..8 {
-            scrapes.push(sampler.scrape(Detail::Exported).await.unwrap().sample.moment.at);
+            scrapes.push(sampler.scrape(Detail::Exported).await.unwrap().moment.at);
             let tick = sampler.next_tick().await.unwrap();
             let window = tick.window.unwrap();
             let began = tick.moment.at - window;

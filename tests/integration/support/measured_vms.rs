@@ -49,7 +49,6 @@ pub(crate) fn tick_of_vms(
     Tick {
         moment,
         window: Some(window),
-        took: Duration::ZERO,
         cpu_source: CpuSource::RunDelay,
         node: NodeRates {
             pressure: PerResource::by(|_| none),
