@@ -324,7 +324,7 @@ fn the_descheduler_evicts_by_the_bridge_alone_and_not_by_what_is_stale() {
     });
     assert_eq!(evicted_soon(&descheduler, cluster), first);
     // Said to the first query, and now again.
-    assert_eq!(scene.bridge.log().matches("No Node has a known score").count(), 2);
+    assert_eq!(scene.bridge.log().matches("no scores error=no Node has a known").count(), 2);
     // With an agent again, the same VM has to go.
     scene.write("calm", 0, A_WHILE);
     scene.write("hot", 60, A_WHILE);
