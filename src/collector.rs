@@ -193,7 +193,8 @@ impl Collector {
                     .is_some()
             });
         }
-        self.node.read_run_delay(reads_others, files);
+        let run_delay = reads_others.then(|| files.dated(self.node.proc.run_delay())).flatten();
+        self.node.readings.run_delay.push(run_delay);
         Some(measure(population, &members, &others, &self.node.readings, states))
     }
 

@@ -111,16 +111,6 @@ impl NodeReader {
             readings.reclaimed_at = Some(now);
         }
     }
-
-    /// Reads the run delay of all tasks, or forgets it where it is not needed.
-    pub(super) fn read_run_delay(&mut self, is_needed: bool, files: &mut Files) {
-        if is_needed {
-            let delay = files.dated(self.proc.run_delay());
-            self.readings.run_delay.push(delay);
-        } else {
-            self.readings.run_delay.clear();
-        }
-    }
 }
 
 /// The node's pressure from `/proc/pressure`, or from the root cgroup where that is refused

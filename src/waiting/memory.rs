@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn swap_that_was_not_read_yet_is_unknown() {
         let mut vm = vm_in_swap(0.1, 0.0, [200.0; 3]);
-        vm.memory.stat.clear();
+        vm.memory.stat.push(None);
         assert!(wait(&vm, &node_that_swaps(false, 100)).is_err());
         assert!(wait(&vm, &node(false)).is_ok());
         assert!(needs(&vm, &node_that_swaps(false, 100)).contains(Needs::SWAPPED_IN));
@@ -262,8 +262,8 @@ mod tests {
             wait(&vm, &node(true)).map(|_| ()).map_err(|unknown| unknown.most_demand)
         };
         assert_eq!(unknown(|_| ()), Ok(()));
-        assert_eq!(unknown(|vm| vm.memory.limit_hits.clear()), Err(4096.0));
-        assert_eq!(unknown(|vm| vm.pressure.memory.clear()), Err(4096.0));
+        assert_eq!(unknown(|vm| vm.memory.limit_hits.push(None)), Err(4096.0));
+        assert_eq!(unknown(|vm| vm.pressure.memory.push(None)), Err(4096.0));
         assert_eq!(unknown(|vm| vm.memory.in_use = None), Err(f64::INFINITY));
     }
 

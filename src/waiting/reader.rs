@@ -55,7 +55,7 @@ impl Readings {
             self.cpu_waited_at = Some(now);
         }
         if !is_scored && !lately(self.cpu_waited_at, now) {
-            self.cpu.clear();
+            self.cpu.push(None);
             return false;
         }
         let mut needs = cpu_limits::needs(self, now);
@@ -63,7 +63,7 @@ impl Readings {
             if io::waits(self, node) {
                 // Until now they were read rarely, which is enough to notice reads, and not for rates.
                 if !lately(self.io.waited_at, now) {
-                    self.io.counters.clear();
+                    self.io.counters.push(None);
                 }
                 self.io.waited_at = Some(now);
             }

@@ -217,9 +217,9 @@ mod tests {
         };
         let without = |change| of(vm(1.0, 1.0, 0.0, Some(4.0)), change);
         // Its quota and what its threads ran and waited bound the demand, if they were read.
-        assert_eq!(without(|readings| readings.cpu.clear()), Err(2.0));
+        assert_eq!(without(|readings| readings.cpu.push(None)), Err(2.0));
         assert_eq!(without(|readings| readings.cpu_limits = None), Err(2.0));
-        let nearly_idle = of(vm(0.05, 0.02, 0.0, Some(2.0)), |readings| readings.cpu.clear());
+        let nearly_idle = of(vm(0.05, 0.02, 0.0, Some(2.0)), |readings| readings.cpu.push(None));
         assert!((nearly_idle.unwrap_err() - 0.07).abs() < 1e-6, "{nearly_idle:?}");
         assert_eq!(without(|readings| readings.threads = Threads::Hidden), Err(4.0));
         let unread = |readings: &mut Readings| {

@@ -56,15 +56,10 @@ pub struct Window<T> {
 }
 
 impl<T> Window<T> {
-    /// Adds a reading; `None` if the file could not be read.
+    /// Adds a reading; `None` if the file could not be read, or is not read for some time: its counters are not
+    /// compared across that time.
     pub fn push(&mut self, reading: Option<Reading<T>>) {
         self.before = std::mem::replace(&mut self.last, reading);
-    }
-
-    /// Forgets both readings: the file is not read for some time, and its counters are not compared
-    /// across that time.
-    pub fn clear(&mut self) {
-        (self.before, self.last) = (None, None);
     }
 
     pub fn value(&self) -> Option<&T> {
