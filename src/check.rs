@@ -71,8 +71,8 @@ fn check_host(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
         vec![("kernel", kernel(&host.proc)), ("cgroup v2", host.cgroups()), ("pressure", pressure)];
     if !host.node_alone {
         let mut tree = CgroupTree::new(Arc::clone(&host.root), true, 0);
-        tree.follow(clock::now().at);
-        findings.push(("cgroups", cgroups(&mut tree)));
+        let errors = tree.follow(clock::now().at);
+        findings.push(("cgroups", cgroups(tree.count(), &errors)));
         if psi_is_on {
             findings.push(("cgroup PSI", cgroup_pressure(&tree)));
         }
@@ -133,9 +133,7 @@ fn read_all<T>(mut read: impl FnMut(Resource) -> Result<T, ReadError>) -> Result
     Resource::ALL.into_iter().try_for_each(|resource| read(resource).map(drop))
 }
 
-fn cgroups(tree: &mut CgroupTree) -> Finding {
-    let count = tree.count();
-    let errors = tree.take_errors();
+fn cgroups(count: usize, errors: &[ReadError]) -> Finding {
     match errors.first() {
         None => Ok(format!("{count} found")),
         Some(error) => warn(

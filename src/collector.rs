@@ -254,9 +254,8 @@ impl Collector {
 
     fn follow_tree(&mut self, now: Instant) {
         if self.selection.is_some() {
-            self.tree.follow(now);
+            self.files.errors.extend(self.tree.follow(now));
         }
-        self.files.errors.extend(self.tree.take_errors());
     }
 
     /// Ends the pass that began at this time: removes the cgroups that no longer exist, and returns its report.
@@ -276,9 +275,8 @@ impl Collector {
         for cgroup in std::mem::take(&mut self.files.gone) {
             self.tree.remove(&cgroup.path);
         }
-        for id in self.tree.take_removed() {
-            self.states.remove(&id);
-        }
+        let known: HashSet<CgroupId> = self.tree.dirs().map(|dir| dir.cgroup.id).collect();
+        self.states.retain(|id, _| known.contains(id));
         let took = (self.files.clock)().at.saturating_duration_since(began_at);
         PassReport { took, in_scope, errors: std::mem::take(&mut self.files.errors), matching }
     }

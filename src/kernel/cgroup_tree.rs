@@ -50,8 +50,6 @@ pub struct CgroupTree {
     whole: bool,
     nodes: BTreeMap<Arc<str>, Node>,
     rescanned_at: Option<Instant>,
-    /// Those that left the tree since [`CgroupTree::take_removed`].
-    removed: Vec<CgroupId>,
     /// Maximum number of kept directory handles; further cgroups are opened by path.
     handles: usize,
     errors: Vec<ReadError>,
@@ -62,18 +60,17 @@ impl CgroupTree {
     /// it: with all cgroups if it is `whole`, else without those that are below containers, or
     /// beside them in pods.
     pub fn new(root: Arc<CgroupRoot>, whole: bool, handles: usize) -> Self {
-        let nodes = BTreeMap::new();
-        let (removed, errors) = (Vec::new(), Vec::new());
-        Self { root, whole, nodes, rescanned_at: None, removed, handles, errors }
+        let (nodes, errors) = (BTreeMap::new(), Vec::new());
+        Self { root, whole, nodes, rescanned_at: None, handles, errors }
     }
 
     pub fn root(&self) -> &Arc<CgroupRoot> {
         &self.root
     }
 
-    /// Updates the tree. On cgroupfs the link count of a directory is the number of its children plus 2.
-    /// Other file systems do not guarantee it, so their directories are always listed.
-    pub fn follow(&mut self, now: Instant) {
+    /// Updates the tree, and returns the errors. On cgroupfs the link count of a directory is the number of its
+    /// children plus 2. Other file systems do not guarantee it, so their directories are always listed.
+    pub fn follow(&mut self, now: Instant) -> Vec<ReadError> {
         let is_fresh = |at: Instant| now.saturating_duration_since(at) < RESCAN_EVERY;
         let checks_all = !self.rescanned_at.is_some_and(is_fresh);
         if checks_all {
@@ -108,6 +105,7 @@ impl CgroupTree {
         if self.add("/".into()) {
             self.relist("/");
         }
+        std::mem::take(&mut self.errors)
     }
 
     /// Whether the children of a cgroup belong to the tree.
@@ -190,13 +188,10 @@ impl CgroupTree {
 
     /// Removes a cgroup that no longer exists, and its descendants.
     pub fn remove(&mut self, path: &str) {
-        let Some(node) = self.nodes.remove(path) else { return };
-        self.removed.push(node.dir.cgroup.id);
+        let below = join(path, "");
+        self.nodes.retain(|one, _| **one != *path && !one.starts_with(&*below));
         // Another one may have taken its place.
         self.list_again(parent_of(path));
-        for path in self.descendants_of(path).cloned().collect::<Vec<_>>() {
-            self.removed.extend(self.nodes.remove(&path).map(|node| node.dir.cgroup.id));
-        }
     }
 
     /// Lets the next pass list a cgroup's children.
@@ -206,17 +201,12 @@ impl CgroupTree {
         }
     }
 
-    fn descendants_of(&self, path: &str) -> impl Iterator<Item = &Arc<str>> {
+    fn children_of(&self, path: &str) -> impl Iterator<Item = &Arc<str>> {
         let below = join(path, "");
         let range = (Bound::Excluded(Arc::clone(&below)), Bound::Unbounded);
         let paths = self.nodes.range::<Arc<str>, _>(range).map(|(path, _)| path);
-        paths.take_while(move |path| path.starts_with(&*below))
-    }
-
-    fn children_of(&self, path: &str) -> impl Iterator<Item = &Arc<str>> {
-        let start = join(path, "").len();
-        self.descendants_of(path)
-            .filter(move |path| path.get(start..).is_some_and(|name| !name.contains('/')))
+        let paths = paths.take_while(move |one| one.starts_with(&*below));
+        paths.filter(move |one| parent_of(one) == path)
     }
 
     pub fn dirs(&self) -> impl Iterator<Item = &CgroupDir> + Clone {
@@ -229,15 +219,6 @@ impl CgroupTree {
 
     pub fn count(&self) -> usize {
         self.nodes.len()
-    }
-
-    /// The cgroups that left the tree since the last call.
-    pub fn take_removed(&mut self) -> Vec<CgroupId> {
-        std::mem::take(&mut self.removed)
-    }
-
-    pub fn take_errors(&mut self) -> Vec<ReadError> {
-        std::mem::take(&mut self.errors)
     }
 }
 
