@@ -20,9 +20,6 @@ use crate::waiting::series::{PressureReadings, Reading, Window};
 /// the kernel's averaging windows, in which a CPU that was busy for less than a jiffy is ignored.
 pub const MIN_PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Interval at which the processes of cgroups outside units are read.
-const SLOW_INTERVAL: Duration = Duration::from_secs(30);
-
 /// Boxed, since the map has up to twice as many slots as cgroups.
 pub(super) type States = HashMap<CgroupId, Box<CgroupState>>;
 
@@ -30,7 +27,7 @@ pub(super) type States = HashMap<CgroupId, Box<CgroupState>>;
 #[derive(Debug, Default)]
 pub(super) struct CgroupState {
     pressures: PerResource<Option<KeptPressure>>,
-    has_tasks: Option<Reading<bool>>,
+    has_tasks: bool,
     /// The labels of its series, and the workload that they are of: it can become known after its cgroup.
     labels: (Option<Arc<Workload>>, Arc<OnceLock<RenderedLabels>>),
     /// What the last scrape of everything read.
@@ -139,17 +136,11 @@ impl CgroupState {
 
     /// Whether the cgroup has processes of its own.
     pub(super) fn has_tasks(&mut self, files: &mut Files, dir: &CgroupDir) -> bool {
-        let at = (files.clock)().at;
-        let is_fresh = |kept: &Reading<_>| at.saturating_duration_since(kept.at) < SLOW_INTERVAL;
-        if let Some(kept) = self.has_tasks.filter(is_fresh) {
-            return kept.value;
-        }
-        let count = files.note(dir.process_count()).flatten();
         // A failed read says nothing: a cgroup with tasks would not be scored.
-        if let Some(count) = count {
-            self.has_tasks = Some(Reading { at, value: count > 0 });
+        if let Some(count) = files.note(dir.process_count()).flatten() {
+            self.has_tasks = count > 0;
         }
-        self.has_tasks.is_some_and(|last| last.value)
+        self.has_tasks
     }
 }
 
