@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::contract::Prefix;
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
 use k8s_openapi::api::core::v1::{NodeSelectorTerm, PodAffinityTerm, Taint, Toleration};
 
@@ -35,8 +34,8 @@ pub struct Cluster {
     pub migrations: Vec<Migration>,
     /// Namespaces whose VMs may move; `None` for all.
     pub namespaces: Option<BTreeSet<String>>,
-    /// VMs that stay for now.
-    pub left_alone: Vec<LeftAlone>,
+    /// VMs that stay for now, by namespace and name: a plan tried to move them. When they may move again.
+    pub left_alone: BTreeMap<String, Timestamp>,
 }
 
 impl Cluster {
@@ -53,19 +52,10 @@ impl Cluster {
         self.vms.retain(|vm| places.contains(&(&vm.namespace, &vm.uid, &vm.node)));
     }
 
-    /// Migrations that a plan created. Those with a plan's label in a namespace without one are not its own.
-    pub(crate) fn own_migrations(&self) -> impl Iterator<Item = &Migration> {
-        self.migrations.iter().filter(|one| one.is_own && self.may_move_vms_of(&one.namespace))
+    /// Whether a plan created a migration. One with a plan's label in a namespace without one is not its own.
+    pub(crate) fn owns(&self, migration: &Migration) -> bool {
+        migration.is_own && self.may_move_vms_of(&migration.namespace)
     }
-}
-
-/// A VM that a plan tried to move.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftAlone {
-    /// Namespace and name of the VM.
-    pub vm: String,
-    /// When it may move again.
-    pub until: Timestamp,
 }
 
 /// A Node.

@@ -1,11 +1,13 @@
 //! What a planner remembers from one plan to the next, and what it does about its own migrations.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::ProposedMove;
 use crate::brake::Brake;
-use crate::cluster::{Cluster, HOUR, LeftAlone, Migration, Pod, is_past, is_within};
+use crate::cluster::{Cluster, HOUR, Migration, Pod, is_past, is_within};
 use crate::nodes::waiting;
 
 /// Seconds without a Node for the target's pod after which a migration is cancelled.
@@ -21,8 +23,8 @@ const MOST_FAILED: usize = 3;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct State {
-    /// VMs that stay for now.
-    pub left_alone: Vec<LeftAlone>,
+    /// VMs that stay for now, by namespace and name, and when they may move again.
+    pub left_alone: BTreeMap<String, Timestamp>,
     /// The VMs whose migrations failed or were cancelled since one succeeded. A VM that cannot move is tried
     /// again and again, and must not stop all others.
     pub failed: Vec<String>,
@@ -47,7 +49,7 @@ impl State {
     /// Judges its moves, and counts the own migrations that have ended. Returns those to cancel: their
     /// target has no pod, or its pod no Node, or they hang, which counts as a failure.
     pub fn review(&mut self, cluster: &Cluster, now: Timestamp) -> Vec<Migration> {
-        self.left_alone.retain(|one| one.until > now);
+        self.left_alone.retain(|_, until| *until > now);
         let arrival = |uid: &str| {
             let vm = cluster.vms.iter().find(|vm| vm.uid == uid)?;
             Some((vm.node.as_str(), vm.migration.as_ref()?.ended?))
@@ -57,7 +59,8 @@ impl State {
             self.stop(reason, now);
         }
         let since = *self.counted_until.get_or_insert(now);
-        let own = || cluster.own_migrations().filter(|one| !one.is_being_deleted);
+        let is_own = |one: &&Migration| cluster.owns(one) && !one.is_being_deleted;
+        let own = || cluster.migrations.iter().filter(is_own);
         let mut ended: Vec<(Timestamp, &Migration)> = own()
             .filter(|one| !one.is_active())
             .filter_map(|one| {
@@ -106,9 +109,8 @@ impl State {
 
     /// Leaves a VM alone for an hour.
     fn leave_alone(&mut self, vm: String, now: Timestamp) {
-        self.left_alone.retain(|one| one.vm != vm);
         let until = Timestamp::from_second(now.as_second() + HOUR).unwrap_or(Timestamp::MAX);
-        self.left_alone.push(LeftAlone { vm, until });
+        self.left_alone.insert(vm, until);
     }
 
     fn count_failure(&mut self, vm: String, what: &str, now: Timestamp) {

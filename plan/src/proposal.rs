@@ -1,6 +1,6 @@
 //! The moves that a cluster should make now, and what stands in the way of others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::contract::Candidate;
 use jiff::Timestamp;
@@ -182,22 +182,18 @@ fn allowed(
             "{namespace}/{vm} was evicted within an hour from a Node that is not cordoned: a descheduler may be at work"
         ));
     }
-    let is_own = |one: &Migration| one.is_own && cluster.may_move_vms_of(&one.namespace);
-    let is_queued = |one: &&Migration| !is_own(one) && one.is_queued() && !one.is_stuck(now);
+    let is_queued = |one: &&Migration| !cluster.owns(one) && one.is_queued() && !one.is_stuck(now);
     let queued = migrations.iter().filter(is_queued).count();
     if queued > 0 {
         return Err(format!("{queued} other migrations wait to start"));
     }
     // Each leaves its VM alone for an hour, so that those that were deleted or lost their label count as well.
-    let left_alone: Vec<&String> = cluster.left_alone.iter().map(|one| &one.vm).collect();
-    let moves = |one: &Migration| !one.is_evacuation && left_alone.contains(&&one.name_of_vm());
-    let own = |one: &&Migration| is_own(one) || moves(one);
-    let own: Vec<&Migration> = migrations.iter().filter(own).collect();
-    let active = own.iter().filter(|one| one.is_active() && !one.is_stuck(now)).count();
-    let mut begun = own;
-    begun.retain(|one| is_within(HOUR, one.created, now));
-    let is_deleted = |vm: &&&String| !begun.iter().any(|one| one.name_of_vm() == ***vm);
-    let begun = begun.len() + left_alone.iter().filter(is_deleted).count();
+    let is_left_alone = |one: &Migration| cluster.left_alone.contains_key(&one.name_of_vm());
+    let is_own = |one: &&Migration| cluster.owns(one) || (!one.is_evacuation && is_left_alone(one));
+    let own = || migrations.iter().filter(is_own);
+    let active = own().filter(|one| one.is_active() && !one.is_stuck(now)).count();
+    let begun = own().filter(|one| is_within(HOUR, one.created, now)).map(Migration::name_of_vm);
+    let begun = begun.chain(cluster.left_alone.keys().cloned()).collect::<BTreeSet<_>>().len();
     let left = rules.most_active.saturating_sub(active);
     if left == 0 {
         return Err(format!("{active} own migrations are active, the limit"));

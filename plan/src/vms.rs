@@ -16,7 +16,7 @@ pub(crate) fn obstacle(
 ) -> Option<String> {
     let of_vm = || cluster.migrations.iter().filter(|one| one.is_of(vm));
     let strategy = vm.eviction_strategy.as_deref().filter(|one| ["None", "External"].contains(one));
-    let is_left_alone = cluster.left_alone.iter().any(|one| one.vm == vm.full_name());
+    let is_left_alone = cluster.left_alone.contains_key(&vm.full_name());
     let obstacles = [
         of_vm().any(Migration::is_active).then(|| "a migration is active".into()),
         is_left_alone.then(|| "a plan tried to move it within an hour".into()),

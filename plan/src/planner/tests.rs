@@ -54,7 +54,7 @@ fn a_migration_without_a_node_for_a_minute_is_cancelled_and_its_vm_stays_for_an_
     let cancelled = state.review(&with_it, after(60));
     assert_eq!(cancelled.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["p"]);
     assert_eq!(state.failed, ["vms/big"]);
-    assert_eq!(state.left_alone[0].until, after(3_660));
+    assert_eq!(state.left_alone["vms/big"], after(3_660));
 
     let without = |state: &State| Cluster { left_alone: state.left_alone.clone(), ..cluster() };
     let moves = |cluster: &Cluster| {

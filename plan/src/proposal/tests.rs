@@ -1,7 +1,5 @@
 use super::*;
-use crate::cluster::{
-    Amounts, ClusterNode, Labels, LatestMigration, LeftAlone, Migration, SCHEDULABLE,
-};
+use crate::cluster::{Amounts, ClusterNode, Labels, LatestMigration, Migration, SCHEDULABLE};
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Taint};
 
 type Change = fn(&mut Cluster);

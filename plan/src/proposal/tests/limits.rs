@@ -28,11 +28,17 @@ fn moves_are_limited_by_what_runs_already() {
     let hang =
         because(vec![migration("Running", true, ago(25 * 60)), migration("", true, ago(61))]);
     assert_eq!(hang, None);
-    let ten = |minutes| vec![migration("Succeeded", true, ago(minutes)); 10];
+    let ten = |minutes| {
+        let of_vm = |vm: usize| Migration {
+            vm: vm.to_string(),
+            ..migration("Succeeded", true, ago(minutes))
+        };
+        (0..10).map(of_vm).collect()
+    };
     assert!(because(ten(59)).is_some_and(|why| why.starts_with("10 own migrations began")));
     // Those that were deleted.
     let tried = |count: usize| {
-        let left_alone = |vm: usize| LeftAlone { vm: vm.to_string(), until: now() };
+        let left_alone = |vm: usize| (vm.to_string(), now());
         proposed(|it| it.left_alone = (0..count).map(left_alone).collect()).none_because
     };
     assert!(tried(10).is_some_and(|why| why.starts_with("10 own migrations began")));
@@ -46,7 +52,7 @@ fn migrations_of_vms_that_are_left_alone_count_whatever_their_labels() {
         proposed(|it| {
             let deleted = (0..deleted).map(|number| format!("vms/deleted-{number}"));
             let vms = moved.iter().map(|name| format!("vms/{name}")).chain(deleted);
-            it.left_alone = vms.map(|vm| LeftAlone { vm, until: now() }).collect();
+            it.left_alone = vms.map(|vm| (vm, now())).collect();
             let migration = |name: &&str| Migration {
                 namespace: "vms".into(),
                 vm: (*name).into(),
