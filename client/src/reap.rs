@@ -60,12 +60,11 @@ pub async fn reap(
     for node in nodes {
         let name = node.metadata.name.clone();
         let line = match clear(api, prefix, node, is_stale).await {
-            Ok(Outcome::Gone) => continue,
-            Ok(Outcome::Renewed) => {
+            Ok(false) => {
                 fresh.insert(name);
                 continue;
             }
-            Ok(Outcome::Cleared) => {
+            Ok(true) => {
                 cleared += 1;
                 format!("{name}: cleared\n")
             }
@@ -137,39 +136,26 @@ async fn unmark(
 
 const CANNOT_WRITE: &str = "cannot write what was cleared";
 
-enum Outcome {
-    Cleared,
-    /// Its value was renewed after it was listed.
-    Renewed,
-    /// It was deleted, or another client removed its keys.
-    Gone,
-}
-
-/// Clears a Node.
+/// Clears a Node. Returns `false` if there is nothing to clear any more: since it was listed, its value was renewed,
+/// its keys were removed, or it was deleted.
 async fn clear(
     api: &ApiClient,
     prefix: &Prefix,
     mut node: NodeKeys,
     is_stale: impl Fn(&NodeKeys) -> bool,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<bool> {
     let own = OwnNode { api: api.clone(), name: node.metadata.name.clone() };
     for _ in 0..TRIES {
-        let patched = match own.patch(&node.clearing_patch(prefix)).await {
-            Err(CallError::Conflict) => own.get().await.map(Some),
-            patched => patched.map(|()| None),
+        let changed = match own.patch(&node.clearing_patch(prefix)).await {
+            Ok(()) => return Ok(true),
+            Err(CallError::Conflict) => own.get().await,
+            Err(error) => Err(error),
         };
-        match patched {
-            Ok(None) => return Ok(Outcome::Cleared),
-            Ok(Some(changed)) => node = changed,
-            Err(CallError::NotFound) => return Ok(Outcome::Gone),
+        node = match changed {
+            Ok(changed) if changed.has_own_keys(prefix) && is_stale(&changed) => changed,
+            Ok(_) | Err(CallError::NotFound) => return Ok(false),
             Err(error) => return Err(error.into()),
-        }
-        if !node.has_own_keys(prefix) {
-            return Ok(Outcome::Gone);
-        }
-        if !is_stale(&node) {
-            return Ok(Outcome::Renewed);
-        }
+        };
     }
     bail!("it was changed during each of {TRIES} tries")
 }
