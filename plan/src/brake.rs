@@ -128,7 +128,8 @@ fn more_than_others(waiting: &BTreeMap<&str, f64>, source: &str, target: &str) -
     let mut others: Vec<f64> =
         waiting.iter().filter(|(name, _)| is_other(name)).map(|(_, one)| *one).collect();
     others.sort_by(f64::total_cmp);
-    let median = others.get(others.len() / 2).copied().unwrap_or(0.0);
+    // Of an even number the lower one: where half of the nodes are contended, moves end that as well.
+    let median = others.get(others.len().saturating_sub(1) / 2).copied().unwrap_or(0.0);
     Some(both - 2.0 * median)
 }
 
@@ -194,6 +195,17 @@ mod tests {
         brake.judge(&evening, |_| Some(("cool", after(200))), after(2_000));
         assert_eq!((brake.reason(), brake.verdicts.len()), (None, 5));
         assert!((brake.verdicts[0].ended - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn moves_from_half_of_the_nodes_do_not_count_against_each_other() {
+        let all = |wait: f64| {
+            BTreeMap::from([("hot", wait), ("cool", 0.0), ("warm", wait), ("cold", 0.0)])
+        };
+        let mut brake = Brake::default();
+        brake.add("vm0", ["hot", "cool"], &all(6.0), after(0));
+        brake.judge(&all(0.0), |_| Some(("cool", after(200))), after(2_000));
+        assert_eq!(brake.verdicts, [Verdict { at: after(2_000), ended: 6.0 }]);
     }
 
     #[test]
