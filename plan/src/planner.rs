@@ -49,7 +49,13 @@ impl State {
     /// Judges its moves, and counts the own migrations that have ended. Returns those to cancel: their
     /// target has no pod, or its pod no Node, or they hang, which counts as a failure.
     pub fn review(&mut self, cluster: &Cluster, now: Timestamp) -> Vec<Migration> {
-        self.left_alone.retain(|_, until| *until > now);
+        // Dates of a clock that was ahead would hold the planner, and hide failures, for as long.
+        let latest = in_an_hour(now);
+        self.left_alone.retain(|_, until| {
+            *until = latest.min(*until);
+            *until > now
+        });
+        self.counted_until = self.counted_until.filter(|until| is_past(*until, now));
         let arrival = |uid: &str| {
             let vm = cluster.vms.iter().find(|vm| vm.uid == uid)?;
             Some((vm.node.as_str(), vm.migration.as_ref()?.ended?))
@@ -109,8 +115,7 @@ impl State {
 
     /// Leaves a VM alone for an hour.
     fn leave_alone(&mut self, vm: String, now: Timestamp) {
-        let until = Timestamp::from_second(now.as_second() + HOUR).unwrap_or(Timestamp::MAX);
-        self.left_alone.insert(vm, until);
+        self.left_alone.insert(vm, in_an_hour(now));
     }
 
     fn count_failure(&mut self, vm: String, what: &str, now: Timestamp) {
@@ -134,6 +139,10 @@ impl State {
         (self.failed, self.brake) = (Vec::new(), Brake::default());
         self.stopped.take()
     }
+}
+
+fn in_an_hour(now: Timestamp) -> Timestamp {
+    Timestamp::from_second(now.as_second() + HOUR).unwrap_or(Timestamp::MAX)
 }
 
 /// Whether there is no pod of the target, or kube-scheduler has found no Node for it for a minute. KubeVirt waits

@@ -182,6 +182,20 @@ fn failures_of_three_vms_in_a_row_stop_the_planner_until_it_is_resumed() {
 }
 
 #[test]
+fn dates_of_a_clock_that_was_ahead_hold_nothing() {
+    let (mut state, day) = (State::default(), 24 * 3_600);
+    state.review(&cluster(), after(day));
+    state.fail("vms/big".into(), "it was refused", after(day));
+    let mut cluster = cluster();
+    state.review(&cluster, start());
+    assert_eq!(state.left_alone["vms/big"], after(3_600));
+    let failed = Migration { vm: "small".into(), ..own("m", "Failed", Some(after(60))) };
+    cluster.migrations.push(failed);
+    state.review(&cluster, after(120));
+    assert_eq!(state.failed, ["vms/big", "vms/small"]);
+}
+
+#[test]
 fn a_vm_of_a_namespace_without_the_label_stays() {
     let mut cluster = cluster();
     cluster.namespaces = Some(["others".to_owned()].into());
