@@ -227,9 +227,10 @@ fn bounded(mut pod: Pod) -> Pod {
     pod
 }
 
-/// What a name may have, of a text that the API server does not bound.
+/// What a name may have, of a text that the API server does not bound. Control characters could control the terminal
+/// that shows a plan.
 fn short(text: String) -> String {
-    text.chars().take(253).collect()
+    text.chars().filter(|letter| !letter.is_control()).take(253).collect()
 }
 
 fn is_too_long(requirements: &impl Serialize) -> bool {

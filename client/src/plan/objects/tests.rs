@@ -179,7 +179,7 @@ fn a_vm_is_tied_by_hardware_and_local_volumes() {
 fn a_migration_state_without_an_end_is_active() {
     let with = |status: Value| vm(parse(json!({ "status": status })));
     assert_eq!(with(json!({})).live_migratable, Err("condition LiveMigratable is missing".into()));
-    let disks = json!({"type": "LiveMigratable", "status": "False", "reason": "Disks"});
+    let disks = json!({"type": "LiveMigratable", "status": "False", "reason": "Dis\u{1b}ks"});
     assert_eq!(with(json!({"conditions": [disks]})).live_migratable, Err("Disks".into()));
     let state = |state: Value| with(json!({ "migrationState": state })).migration.unwrap();
     let start = "2026-01-02T03:04:05Z";
