@@ -11,7 +11,7 @@ use serde::de::IgnoredAny;
 
 use crate::cluster::call::CallError;
 use crate::cluster::{ApiClient, ListParams, NodeKeys, OwnNode, PodName};
-use crate::contract::{Freshness, Key, NodePressure, Prefix};
+use crate::contract::{Key, NodePressure, Prefix};
 use crate::flags::ReapFlags;
 use crate::output::print;
 use crate::pod::{LAUNCHER, Pod, key};
@@ -43,7 +43,8 @@ pub async fn reap(
         let Some(age) = older_than else { return true };
         let pressure = NodePressure::from_annotations(prefix, &node.metadata.annotations);
         let Ok(Some(pressure)) = pressure else { return true };
-        !matches!(pressure.freshness(now(), age), Freshness::Fresh { .. })
+        // The clock of a node may be ahead, or this one behind. Without an agent, the value becomes stale all the same.
+        pressure.observed_at.duration_since(now()).unsigned_abs() > age
     };
     let nodes = api.list_nodes(prefix, "").await?;
     let nodes = nodes.into_iter().filter(|node| node.has_own_keys(prefix));

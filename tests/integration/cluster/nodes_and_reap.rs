@@ -269,7 +269,13 @@ async fn of_all_nodes_only_own_keys_are_kept() {
 #[tokio::test]
 async fn a_node_that_cannot_be_cleared_does_not_keep_reap_from_the_others() {
     let scripted = ScriptedApi::new(
-        vec![node("calm", 0, 1), node("bad", 95, 30), node("old", 95, 30), node("fresh", 5, 1)],
+        vec![
+            node("calm", 0, 1),
+            node("bad", 95, 30),
+            node("old", 95, 30),
+            // By a clock that is ahead.
+            node("fresh", 5, -2),
+        ],
         "bad",
     );
     let (result, said) = scripted.reap().await;
