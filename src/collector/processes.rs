@@ -101,8 +101,9 @@ impl ProcessFinder {
             // A process that could not be read may be this container's QEMU, which the threads of
             // virt-launcher do not represent.
             let complete = threads.has_vcpus() || all_read && !threads.processes.is_empty();
-            threads.hidden = !listed
-                || !complete && files.note(dir.populated()).is_none_or(|it| it == Some(true));
+            // The root cgroup does not say whether it has processes.
+            let mut is_empty = || files.note(dir.populated()) == Some(Some(false));
+            threads.hidden = !listed || !complete && !is_empty();
             if threads.handles() > handles {
                 threads.hidden = true;
                 threads.processes.clear();
