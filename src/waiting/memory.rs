@@ -44,10 +44,11 @@ pub(super) fn wait(readings: &Readings, node: &NodeReadings) -> WaitResult {
 
 fn known_wait(readings: &Readings, node: &NodeReadings, weight: f64) -> Option<Wait> {
     let raw = readings.pressure.memory.shares().some?;
+    let (swaps, is_counted) = (node.swaps_in()?, counts_swap(readings));
     let (swapping, unstalled) =
-        if node.swaps_in()? { for_swap(readings, node)? } else { (0.0, 0.0) };
+        if swaps && is_counted { for_swap(readings, node)? } else { (0.0, 0.0) };
     let stalls = raw > Ratio::ZERO;
-    let is_short = swapping > 0.0 || stalls && node.reclaims()?;
+    let is_short = swapping > 0.0 || stalls && (swaps && !is_counted || node.reclaims()?);
     let stalled = if is_short { raw.get() } else { 0.0 };
     let reclaimed = (stalled + unstalled).max(swapping);
     let by_node = if reclaimed > 0.0 { readings.memory.reclaimed_by_node()? } else { 1.0 };
@@ -56,6 +57,13 @@ fn known_wait(readings: &Readings, node: &NodeReadings, weight: f64) -> Option<W
     let waited = reclaimed * by_node;
     let ran = if waited > 0.0 { ran(readings)? } else { 0.0 };
     Wait::of_memory(raw, Ratio::of(own_limit, 1.0)?, ran, waited, weight)
+}
+
+/// Whether its pages in swap are counted: by the memory controller, since Linux 5.9.
+fn counts_swap(readings: &Readings) -> bool {
+    let stat = readings.memory.stat.value();
+    readings.memory.in_use != Some(None)
+        && stat.is_none_or(|stat| stat.workingset_refault_anon.is_some())
 }
 
 /// CPUs' worth of time that the container waited for its pages in swap, and the part of it that the
@@ -180,6 +188,7 @@ mod tests {
         let mut vm = container(0.0, ran, 0.0, None);
         vm.pressure.memory = pressure(pressure_share);
         vm.memory.limit_hits = window(0, 0);
+        vm.memory.in_use = Some(Some(4096));
         #[allow(clippy::cast_possible_truncation, reason = "positive")]
         let [pages, stalled, major_faults] = swap.map(|rate| 7 + (rate * SECONDS) as u64);
         vm.memory.stat =
@@ -251,6 +260,21 @@ mod tests {
         assert!(wait(&vm, &node_that_swaps(false, 100)).is_err());
         assert!(wait(&vm, &node(false)).is_ok());
         assert!(needs(&vm, &node_that_swaps(false, 100)).contains(Needs::SWAPPED_IN));
+    }
+
+    #[test]
+    fn where_nothing_counts_pages_in_swap_pressure_shows_them() {
+        let of = |change: fn(&mut Readings)| {
+            let mut vm = vm_in_swap(0.5, 0.3, [200.0; 3]);
+            change(&mut vm);
+            wait(&vm, &node_that_swaps(false, 100)).map(|wait| wait.node.get())
+        };
+        assert_eq!(of(|vm| vm.memory.in_use = Some(None)), Ok(0.3), "the controller is off");
+        let before_linux_5_9 = |vm: &mut Readings| {
+            let none = || Arc::new(MemoryStat { pgmajfault: Some(7), ..MemoryStat::default() });
+            vm.memory.stat = window(none(), none());
+        };
+        assert_eq!(of(before_linux_5_9), Ok(0.3));
     }
 
     #[test]
