@@ -40,8 +40,10 @@ pub struct NodeReadings {
 }
 
 impl NodeReadings {
+    /// CPUs that are online, as they last were if that could not be read.
     pub fn cpus(&self) -> f64 {
-        self.cpu_times.value().map_or(1.0, |times| times.each.len().max(1) as f64)
+        let times = self.cpu_times.last.as_ref().or(self.cpu_times.before.as_ref());
+        times.map_or(1.0, |times| times.value.each.len().max(1) as f64)
     }
 
     /// Run delay of all tasks of the node, in CPUs: 1 for each task that waits all the time. `None` where
