@@ -96,6 +96,9 @@ impl ContainerThreads {
             return Threads::NotRead;
         }
         if self.hidden {
+            // Their next window would span all the time in which they were.
+            let threads = self.processes.values_mut().flat_map(|one| one.threads.values_mut());
+            threads.for_each(|thread| thread.times.push(None));
             return Threads::Hidden;
         }
         // In a container without vCPUs, they are threads like others.
