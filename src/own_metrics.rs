@@ -16,13 +16,11 @@ use crate::kernel::ReadErrorKind;
 use crate::sample::{PassReport, ScrapeSample, Tick};
 use crate::serve::authentication::Outcome;
 use crate::text_format::write_families;
-use certificates::CERTIFICATES;
 use process::write_process;
-use results::Results;
+use results::{CERTIFICATES, Results, certificate_read};
 use state::{AGENT, State};
 
 pub mod bridge;
-mod certificates;
 pub mod planner;
 pub(crate) mod process;
 mod results;
@@ -205,7 +203,7 @@ impl OwnMetrics {
 
     /// Records that the certificate was read. `Ok(true)` means that it is new.
     pub fn certificate_read(&self, outcome: Result<bool, impl Display>) {
-        certificates::record(&mut self.0.lock().certificates, outcome);
+        certificate_read(&mut self.0.lock().certificates, outcome);
     }
 
     /// What the snapshot shows of it, except for its ticks and whether pods are listed.

@@ -7,9 +7,8 @@ use std::iter::once;
 use http::StatusCode;
 use parking_lot::Mutex;
 
-use super::certificates::{self, CERTIFICATES};
 use super::process::write_process;
-use super::results::Results;
+use super::results::{CERTIFICATES, Results, certificate_read};
 use crate::text_format::Number::Whole;
 use crate::text_format::{FamiliesOf, families, write_families};
 
@@ -87,7 +86,7 @@ impl BridgeMetrics {
 
     /// Records that the certificate was read. `Ok(true)` means that it is new.
     pub fn certificate_read(&self, outcome: Result<bool, impl Display>) {
-        certificates::record(&mut self.0.lock().certificates, outcome);
+        certificate_read(&mut self.0.lock().certificates, outcome);
     }
 
     /// The metrics in the text format, with the number of Nodes for each state of their value.

@@ -3,8 +3,17 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use crate::text_format::Lines;
 use crate::text_format::Number::Whole;
+use crate::text_format::{FamiliesOf, Lines, families};
+
+const LOADED: &str = "loaded";
+const REFUSED: &str = "refused";
+
+/// Of TLS certificates, which agent and bridge have.
+pub(super) static CERTIFICATES: &FamiliesOf<Results> = families! {
+    "psi_agent_certificate_reads_total" = Results::write,
+        "New TLS certificates, by whether they could be served.";
+};
 
 /// The number of each result, and the kind of failure that was logged since the last success. Each
 /// kind is logged once.
@@ -47,6 +56,24 @@ impl Results {
     pub(super) fn write(&self, lines: &mut Lines<'_>) {
         for (result, count) in &self.counts {
             lines.write(&[("result", result)], Whole(*count));
+        }
+    }
+}
+
+/// Records that the certificate was read. `Ok(true)` means that it is new. Before the first reading there are no
+/// series.
+pub(super) fn certificate_read(reads: &mut Option<Results>, outcome: Result<bool, impl Display>) {
+    let reads = reads.get_or_insert_with(|| Results::from_start(&[LOADED, REFUSED]));
+    match outcome {
+        Ok(is_new) => {
+            if is_new {
+                reads.count(LOADED);
+                tracing::info!("Serving a new certificate");
+            }
+            reads.succeeded("The certificate's files can be served again");
+        }
+        Err(error) => {
+            reads.failed(REFUSED, &error, "Cannot serve the new certificate; the old one is kept");
         }
     }
 }
