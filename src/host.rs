@@ -12,9 +12,26 @@ use crate::kernel::own_process::{host_name, raise_open_file_limit};
 use crate::kernel::proc_root::ProcRoot;
 use crate::snapshot::NodeIdentity;
 use crate::waiting::CpuSource;
-use finding::{Finding, fail, warn};
 
-pub mod finding;
+/// What was found, or the problem.
+pub type Finding<T = String> = Result<T, Problem>;
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}: {remedy}")]
+pub struct Problem {
+    /// Whether the agent cannot run, or has nothing to export or no score. Else it runs with limitations.
+    pub is_fatal: bool,
+    pub text: String,
+    pub remedy: String,
+}
+
+pub fn warn<T>(text: impl ToString, remedy: impl ToString) -> Finding<T> {
+    Err(Problem { is_fatal: false, text: text.to_string(), remedy: remedy.to_string() })
+}
+
+pub fn fail<T>(text: impl ToString, remedy: impl ToString) -> Finding<T> {
+    Err(Problem { is_fatal: true, text: text.to_string(), remedy: remedy.to_string() })
+}
 
 /// The identity of this node: the name of the Node, or of the host outside a cluster, the levels,
 /// and the current time as the start.
