@@ -17,7 +17,6 @@ use crate::host::{Finding, Host, Problem, fail, warn};
 use crate::identity::pod_index::PodIndex;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::CgroupTree;
-use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadError, ReadErrorKind};
 use crate::pod_source::{connect, list};
 use crate::score::{Absence, Scorer};
@@ -65,8 +64,10 @@ fn check_host(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
         // The CPU score does not need PSI.
         problem.is_fatal = false;
     }
+    let release = host.proc.kernel_release().unwrap_or("of an unknown release".into());
+    let kernel = Ok(format!("Linux {release}"));
     let mut findings =
-        vec![("kernel", kernel(&host.proc)), ("cgroup v2", host.cgroups()), ("pressure", pressure)];
+        vec![("kernel", kernel), ("cgroup v2", host.cgroups()), ("pressure", pressure)];
     if !host.node_alone {
         let mut tree = CgroupTree::new(Arc::clone(&host.root), true, 0);
         let errors = tree.follow(clock::now().at);
@@ -81,16 +82,6 @@ fn check_host(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
     findings.extend(of_api_server);
     findings.extend(certificate(config).map(|finding| ("tls", finding)));
     findings
-}
-
-fn kernel(proc: &ProcRoot) -> Finding {
-    match proc.kernel_release() {
-        Some(release) => Ok(format!("Linux {release}")),
-        None => warn(
-            "no release in sys/kernel/osrelease below --proc-root",
-            "mount the host's /proc, and set --proc-root to it",
-        ),
-    }
 }
 
 /// PSI is checked by reading its files: with PSI disabled, RHEL's kernels still open them, but
