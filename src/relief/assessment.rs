@@ -248,8 +248,12 @@ impl Assessor {
 
 fn with_limits(measured: &Measurement) -> Demand {
     let Some(limits) = &measured.limits else { return Demand::default() };
-    let weight = limits.weight.map(|weight| weight as f64);
-    Demand { limit: limits.quota, weight, cpuset: limits.cpus.clone(), ..Demand::default() }
+    let (weight, cpuset) = (limits.weight.map(|weight| weight as f64), limits.cpus.clone());
+    // The kubelet gives as many CPUs to a container alone as it requests.
+    let requested = measured.workload.as_ref().and_then(|workload| workload.cpu_request);
+    let count = cpuset.as_ref().map(|cpuset| 1000 * u64::from(cpuset.count()));
+    let is_dedicated = count.is_some() && count == requested;
+    Demand { limit: limits.quota, weight, cpuset, is_dedicated, ..Demand::default() }
 }
 
 #[cfg(test)]

@@ -28,6 +28,8 @@ pub(super) struct Demand {
     pub(super) weight: Option<f64>,
     /// CPUs on which it may run; `None` for all.
     pub(super) cpuset: Option<Arc<CpuSet>>,
+    /// Whether it has these CPUs alone.
+    pub(super) is_dedicated: bool,
     /// Memory in use and swapped out, bytes; `None` where it is unknown.
     pub(super) memory: Option<f64>,
     /// CPUs' worth of time that it waited for memory because of the node.
@@ -50,6 +52,12 @@ impl Demand {
     /// Its weight, which is above 0, since it is a divisor: with `cpu.idle`, `cpu.weight` is 0.
     pub(super) fn weight(&self) -> f64 {
         self.weight.unwrap_or(DEFAULT_WEIGHT).max(0.1)
+    }
+
+    /// CPUs that it does not use, and that no other may use.
+    fn reserved(&self) -> f64 {
+        let own = self.cpuset.as_ref().filter(|_| self.is_dedicated);
+        own.map_or(0.0, |own| f64::from(own.count()) - self.used)
     }
 
     /// Memory in bytes. If it is unknown, all demands have the same.
@@ -163,7 +171,7 @@ impl Node {
         let mut wants: Vec<Want> = members.iter().map(|allocated| want(allocated.demand)).collect();
         let stolen = in_use * self.steal / (1.0 - self.steal).max(f64::MIN_POSITIVE);
         let lost = (self.smt_overlap + stolen) * self.part_in(None, pool);
-        let kept = sum_in(pool, |demand| demand.variance) + lost;
+        let kept = sum_in(pool, |demand| demand.variance + demand.reserved()) + lost;
         let used: f64 = wants.iter().map(|want| want.most).sum();
         let available = (idle + used - kept).max(0.0);
         let weight = (weight * vcpus).max(f64::MIN_POSITIVE);
@@ -233,11 +241,11 @@ impl Node {
         sets
     }
 
-    /// The cpuset that most demands have; if several are equally common, the largest.
+    /// The cpuset that most demands share; if several are equally common, the largest.
     fn shared_pool(&self) -> Option<&CpuSet> {
-        let users = |set: &Option<&CpuSet>| {
-            self.demands.iter().filter(|demand| self.cpuset(demand) == *set).count()
-        };
+        let sharing = || self.demands.iter().filter(|demand| !demand.is_dedicated);
+        let users =
+            |set: &Option<&CpuSet>| sharing().filter(|demand| self.cpuset(demand) == *set).count();
         self.cpusets().into_iter().max_by_key(users).flatten()
     }
 
@@ -311,7 +319,15 @@ pub(super) mod tests {
         // CPUs of a dedicated VM are not available, even if it is idle.
         let on = |cpuset, one| Demand { cpuset, ..one };
         let [dedicated, shared] = [on(set(0..6), vm(0.0, 0.0)), on(set(6..8), vm(0.5, 0.0))];
-        let pinned = node(8, vec![dedicated, shared.clone(), shared]);
+        let pinned = node(8, vec![dedicated, shared.clone(), shared.clone()]);
         assert!(pinned.headroom_cpus(0.1) < 2.0, "{}", pinned.headroom_cpus(0.1));
+        let own = |used| Demand { is_dedicated: true, ..on(set(0..6), vm(used, 0.0)) };
+        let beside = node(8, vec![own(0.0), shared]).headroom_cpus(0.1);
+        assert!((1.4..2.0).contains(&beside), "{beside}");
+        // All others are, beside it alone.
+        for used in [0.0, 6.0] {
+            let alone = node(8, vec![own(used)]).headroom_cpus(0.1);
+            assert!((2.0..3.0).contains(&alone), "{alone}");
+        }
     }
 }
