@@ -11,7 +11,7 @@ use crate::client::cluster::Decision;
 use crate::client::cluster::call::CallError;
 use crate::client::snapshot::{Agent, CandidateName, DatedError, PublishedValue};
 use crate::clock::Moment;
-use crate::contract::Thresholds;
+use crate::contract::{NodePressure, Thresholds};
 use crate::kernel::ReadErrorKind;
 use crate::sample::{PassReport, ScrapeSample, Tick};
 use crate::serve::authentication::Outcome;
@@ -120,7 +120,9 @@ impl OwnMetrics {
     }
 
     /// A value was published or, with `dry-run`, would have been.
-    pub fn published(&self, value: PublishedValue) {
+    pub fn published(&self, value: &NodePressure) {
+        let observed_at_ms = u64::try_from(value.observed_at.as_millisecond()).unwrap_or_default();
+        let value = PublishedValue { score: value.score, observed_at_ms };
         let mut state = self.0.lock();
         let is_written = state.agent.publish.mode.as_deref() == Some("on");
         state.publishes.count(if is_written { WRITTEN } else { DRY_RUN });
@@ -128,9 +130,11 @@ impl OwnMetrics {
         state.publishes.succeeded("The score is published again");
     }
 
-    /// The Node was read after a failure, and its value stays.
-    pub fn publishing_recovered(&self) {
+    /// The agent continues from this value of an earlier agent. Reading it ends an earlier error.
+    pub fn adopted(&self, found: &NodePressure) {
         self.0.lock().agent.publish.error = None;
+        let score = found.score;
+        tracing::info!(score, "Continuing from the value that an earlier agent published");
     }
 
     /// Publishing failed at this time, milliseconds since the epoch. Each kind of error is logged once
@@ -241,6 +245,7 @@ fn observe(state: &mut State, reason: &'static str, report: &PassReport, moment:
 mod tests {
     use super::*;
     use crate::client::snapshot::PublishStatus;
+    use crate::contract::Basis;
 
     #[test]
     fn the_history_is_that_of_the_last_ten_minutes() {
@@ -270,8 +275,15 @@ mod tests {
             ..PublishStatus::default()
         };
         assert_eq!(publish(), failing);
+        metrics.published(&NodePressure {
+            score: 35,
+            cpu: Some(35),
+            memory: None,
+            io: None,
+            observed_at: jiff::Timestamp::from_millisecond(4).unwrap(),
+            basis: Basis::Psi(1),
+        });
         let value = PublishedValue { score: 35, observed_at_ms: 4 };
-        metrics.published(value);
         let working = PublishStatus {
             mode: Some("on".into()),
             last: Some(value),

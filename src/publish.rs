@@ -3,7 +3,7 @@
 
 pub mod demand;
 pub mod level;
-pub mod marker;
+mod marker;
 pub mod node_patch;
 pub mod plan;
 pub mod publisher;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::cluster::call::CallError;
 use crate::client::cluster::{OwnNode, PodName};
+use crate::own_metrics::OwnMetrics;
 
 /// Maximum number of pods that are labelled in an hour.
 const MOST_MARKS: usize = 10;
@@ -29,10 +30,10 @@ pub(super) struct Marker {
 
 /// A change of a pod's label, made by one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mark {
-    pub pod: PodName,
+struct Mark {
+    pod: PodName,
     /// Whether the label is set, or else removed.
-    pub is_set: bool,
+    is_set: bool,
 }
 
 impl Marker {
@@ -47,7 +48,7 @@ impl Marker {
         labelled: &[PodName],
         wanted: Option<&PodName>,
         now: Instant,
-        mut report: impl FnMut(Result<&Mark, &CallError>),
+        metrics: &OwnMetrics,
     ) {
         if self.not_before.is_some_and(|at| now < at) {
             return;
@@ -62,11 +63,14 @@ impl Marker {
                 && !is_gone
             {
                 self.not_before = Some(now + RETRY);
-                return report(Err(&error));
+                return metrics.candidate_failed(&error);
             }
             self.done(&mark, now);
             if !is_gone {
-                report(Ok(&mark));
+                metrics.candidate_written();
+                let PodName { namespace, name } = &mark.pod;
+                let done = if mark.is_set { "Labelled" } else { "Removed the label of" };
+                tracing::info!(%namespace, pod = %name, "{done} the pod of the VM to move first");
             }
         }
     }

@@ -1,21 +1,24 @@
 //! Writes scores on the Node at the times that the plan sets. After failures it writes the newest
 //! score only: there is no queue.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::demand::demand;
-use super::marker::{Mark, Marker};
+use super::marker::Marker;
 use super::node_patch::{node_patch, without_headroom_label};
 use super::plan::{Plan, WriteReason};
 use super::score::PublishedScore;
 use crate::client::cluster::call::CallError;
 use crate::client::cluster::{NodeKeys, OwnNode, PodName};
+use crate::client::snapshot::CandidateName;
 use crate::config::{Publish, PublishingFlags, RunConfig, ScoreFlags};
 use crate::contract::{Freshness, Key, Level, NodeDemand, NodePressure, Prefix};
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::CgroupId;
+use crate::own_metrics::OwnMetrics;
 use crate::relief::{Assessment, NoCandidate, candidates, first};
 use crate::score::ContainerScore;
 
@@ -26,23 +29,6 @@ const SETTLING: Duration = Duration::from_secs(30);
 /// Time for which the agent keeps the demand and the label of an earlier agent, until it has enough
 /// history of slow demand itself.
 const DEMAND_KEPT_FOR: Duration = Duration::from_secs(600);
-
-#[derive(Debug)]
-pub enum Report<'a> {
-    /// The publisher continues from this value of an earlier agent.
-    Adopted(&'a NodePressure),
-    /// This was written or, in a dry run, would have been.
-    Written(&'a PublishedScore, WriteReason),
-    Failed(&'a CallError),
-    /// The API server denied the label of the headroom. All else was written.
-    LabelDenied(&'a CallError),
-    /// The level after a score.
-    Level(Level),
-    /// The VM to move first.
-    Candidate(Result<&'a Workload, NoCandidate>),
-    /// The label of that VM's pod was set or removed, or could not be.
-    Marked(Result<&'a Mark, &'a CallError>),
-}
 
 pub struct Publisher {
     prefix: Prefix,
@@ -64,11 +50,17 @@ pub struct Publisher {
     earlier_demand: Option<(NodeDemand, Instant)>,
     /// Whether the API server denied the label of the headroom.
     is_label_denied: bool,
+    metrics: Arc<OwnMetrics>,
 }
 
 impl Publisher {
     /// `random` returns a number from 0 to 1, a new one at each call.
-    pub fn new(config: &RunConfig, node: Option<OwnNode>, random: fn() -> f64) -> Self {
+    pub fn new(
+        config: &RunConfig,
+        node: Option<OwnNode>,
+        metrics: Arc<OwnMetrics>,
+        random: fn() -> f64,
+    ) -> Self {
         let (prefix, flags) = (config.source.api.prefix.clone(), config.publishing.clone());
         let dry_run = flags.publish.mode(&config.source) != Publish::On;
         let shows_level = flags.outputs.label || !flags.outputs.taint_levels.is_empty();
@@ -82,6 +74,7 @@ impl Publisher {
             adopted_at: None,
             earlier_demand: None,
             is_label_denied: false,
+            metrics,
             prefix,
             flags,
             dry_run,
@@ -90,44 +83,49 @@ impl Publisher {
         }
     }
 
-    pub async fn take(&mut self, assessment: &Assessment, mut report: impl FnMut(&Report<'_>)) {
+    /// Publishes the score, and labels the VM to move first. Returns the value of an earlier agent once, when
+    /// it begins to continue from it.
+    pub async fn take(&mut self, assessment: &Assessment) -> Option<NodePressure> {
         let score = &assessment.score;
-        if let Err(error) = self.publish(assessment, &mut report).await {
-            self.plan.failed(&error, score.moment.at, (self.random)());
-            report(&Report::Failed(&error));
+        let published = self.publish(assessment).await;
+        if let Err(error) = &published {
+            self.plan.failed(error, score.moment.at, (self.random)());
+            self.metrics.publish_failed(error, score.moment.unix_ms);
         }
         if score.score.is_some() {
-            report(&Report::Level(self.plan.level()));
+            self.metrics.set_level(self.plan.level().word());
         }
-        self.choose_candidate(assessment, &mut report).await;
+        self.choose_candidate(assessment).await;
+        published.ok().flatten()
     }
 
-    /// Reads the Node for values of an earlier agent, and writes later scores.
+    /// Reads the Node for values of an earlier agent, and writes later scores. Returns the value that it
+    /// adopted.
     async fn publish(
         &mut self,
         assessment: &Assessment,
-        report: &mut impl FnMut(&Report<'_>),
-    ) -> Result<(), CallError> {
+    ) -> Result<Option<NodePressure>, CallError> {
         let score = &assessment.score;
         let now = score.moment.at;
         let demand = self.demand(assessment);
         let write = self.plan.next_write(now, score, demand);
         let node = self.node.clone();
         if let (Some(node), false) = (&node, self.has_read_node) {
-            if self.plan.may_try(now) {
-                self.adopt(&node.get().await?, assessment, report);
+            if !self.plan.may_try(now) {
+                return Ok(None);
             }
-            return Ok(());
+            return Ok(self.adopt(&node.get().await?, assessment));
         }
-        let Some((published, reason)) = write else { return Ok(()) };
+        let Some((published, reason)) = write else { return Ok(None) };
         if let Some(node) = node.filter(|_| !self.dry_run) {
             let keys = node.get().await?;
             let patch = node_patch(&self.prefix, &keys, &published, &self.flags.outputs);
-            self.send(&node, &patch, reason, report).await?;
+            self.send(&node, &patch, reason).await?;
         }
-        report(&Report::Written(&published, reason));
+        self.metrics.published(&published.pressure);
+        log(self.dry_run, &published, reason);
         self.plan.written(published, reason, now, (self.random)());
-        Ok(())
+        Ok(None)
     }
 
     /// Writes the patch or, if the API server denies it, without the label of the headroom. Admission
@@ -137,7 +135,6 @@ impl Publisher {
         node: &OwnNode,
         patch: &Value,
         reason: WriteReason,
-        report: &mut impl FnMut(&Report<'_>),
     ) -> Result<(), CallError> {
         let without_label = without_headroom_label(&self.prefix, patch);
         if self.is_label_denied && reason != WriteReason::Heartbeat {
@@ -149,7 +146,11 @@ impl Publisher {
             {
                 node.patch(&without_label).await?;
                 if !std::mem::replace(&mut self.is_label_denied, true) {
-                    report(&Report::LabelDenied(&error));
+                    tracing::warn!(
+                        %error,
+                        "Published without the label of the headroom, which the API server denies; \
+                         apply the admission policies of this release"
+                    );
                 }
             }
             written => {
@@ -170,11 +171,7 @@ impl Publisher {
         own.or_else(|| Some(self.earlier_demand.as_ref()?.0.clone()))
     }
 
-    async fn choose_candidate(
-        &mut self,
-        assessment: &Assessment,
-        report: &mut impl FnMut(&Report<'_>),
-    ) {
+    async fn choose_candidate(&mut self, assessment: &Assessment) {
         let min_age = self.flags.candidate_min_age;
         let now = assessment.score.moment.at;
         let labelled: Vec<&ContainerScore> = labelled(assessment).collect();
@@ -184,7 +181,10 @@ impl Publisher {
         self.candidate = candidate.ok().map(|vm| vm.cgroup.id);
         let candidate = candidate.map(|vm| vm.workload.as_deref());
         let candidate = candidate.and_then(|workload| workload.ok_or(NoCandidate::NoMoveHelps));
-        report(&Report::Candidate(candidate));
+        match candidate {
+            Ok(workload) => self.metrics.set_candidate(vm_name(workload), "named"),
+            Err(reason) => self.metrics.set_candidate(None, reason.into_str()),
+        }
         let Some((marker, node)) = self.marker.as_mut().zip(self.node.as_ref()) else {
             return;
         };
@@ -198,8 +198,7 @@ impl Publisher {
         }
         let workloads = labelled.iter().filter_map(|container| container.workload.as_deref());
         let labelled: Vec<PodName> = workloads.map(pod_name).collect();
-        let report = |step: Result<&Mark, &CallError>| report(&Report::Marked(step));
-        marker.follow(node, &labelled, pod.as_ref(), now, report).await;
+        marker.follow(node, &labelled, pod.as_ref(), now, &self.metrics).await;
     }
 
     /// Continues from the Node's values if they are fresh. Values with another basis are not
@@ -207,20 +206,15 @@ impl Publisher {
     /// upgrade of the agent, until scores with the new basis change the level. If neither a label nor
     /// taints show it, it was at least medium if it had a candidate. The demand is written again as it is
     /// until enough history is there.
-    fn adopt(
-        &mut self,
-        keys: &NodeKeys,
-        assessment: &Assessment,
-        report: &mut impl FnMut(&Report<'_>),
-    ) {
+    fn adopt(&mut self, keys: &NodeKeys, assessment: &Assessment) -> Option<NodePressure> {
         let score = &assessment.score;
         self.has_read_node = true;
         self.plan.recovered();
         let prefix = &self.prefix;
         let found = NodePressure::from_annotations(prefix, &keys.metadata.annotations);
-        let Ok(Some(found)) = found else { return };
+        let found = found.ok().flatten()?;
         let age = found.freshness(score.moment.timestamp(), self.flags.heartbeat_interval * 2);
-        let Freshness::Fresh { age } = age else { return };
+        let Freshness::Fresh { age } = age else { return None };
         self.adopted_at = Some(score.moment.at);
         let demand = NodeDemand::from_annotations(prefix, &keys.metadata.annotations);
         let demand = demand.ok().flatten();
@@ -232,11 +226,13 @@ impl Publisher {
         let level =
             level.unwrap_or_else(|| Level::from_taints(prefix, keys.taint_keys()).max(by_mark));
         if found.basis != score.basis {
-            return self.plan.adopt_level(level);
+            self.plan.adopt_level(level);
+            return None;
         }
         let published = PublishedScore { pressure: found, level, demand };
         self.plan.adopt(published, score.moment.at, age);
-        report(&Report::Adopted(&found));
+        self.metrics.adopted(&found);
+        Some(found)
     }
 }
 
@@ -248,6 +244,79 @@ fn labelled(assessment: &Assessment) -> impl Iterator<Item = &ContainerScore> {
     })
 }
 
+fn vm_name(workload: &Workload) -> Option<CandidateName> {
+    let vm = workload.vm.as_ref()?;
+    Some(CandidateName { namespace: workload.namespace.to_string(), name: vm.name.to_string() })
+}
+
+/// Logs a write; a heartbeat, which changes no value, at the level debug.
+fn log(dry_run: bool, published: &PublishedScore, reason: WriteReason) {
+    let what = if dry_run { "Would publish" } else { "Published" };
+    let level = published.level.word();
+    let NodePressure { score, cpu, memory, io, .. } = published.pressure;
+    let [cpu, memory, io] =
+        [cpu, memory, io].map(|points| points.map_or("-".to_owned(), |points| points.to_string()));
+    match reason {
+        WriteReason::Change | WriteReason::Demand => {
+            tracing::info!(score, %cpu, %memory, %io, level, "{what}")
+        }
+        WriteReason::Heartbeat => {
+            tracing::debug!(score, %cpu, %memory, %io, level, "{what}")
+        }
+    }
+}
+
 fn pod_name(workload: &Workload) -> PodName {
     PodName { namespace: workload.namespace.to_string(), name: workload.pod.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::contract::Basis;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The line that is logged for a change.
+    fn logged(dry_run: bool, published: &PublishedScore) -> String {
+        let lines = Log::default();
+        let writer = lines.clone();
+        let format = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
+        tracing::subscriber::with_default(format.finish(), || {
+            log(dry_run, published, WriteReason::Change);
+        });
+        String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn a_dry_run_logs_the_score_that_would_be_published() {
+        let pressure = NodePressure {
+            score: 25,
+            cpu: Some(25),
+            memory: None,
+            io: None,
+            observed_at: jiff::Timestamp::UNIX_EPOCH,
+            basis: Basis::Psi(1),
+        };
+        let score = PublishedScore { pressure, level: Level::Medium, demand: None };
+        let values = r#"score=25 cpu=25 memory=- io=- level="medium""#;
+        for (dry_run, what) in [(false, "Published"), (true, "Would publish")] {
+            let line = logged(dry_run, &score);
+            assert!(line.trim_end().ends_with(&format!("{what} {values}")), "{line}");
+        }
+    }
 }

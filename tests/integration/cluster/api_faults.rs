@@ -54,16 +54,16 @@ async fn rights_that_are_removed_and_returned_cost_the_time_between() {
     assert_eq!(before.len(), 6, "{before:?}");
     scene.cluster.kubectl(&["delete", "clusterrolebinding", "psi-agent"], "");
     scene.wait_until_it_may_write("no");
-    scene.reports.clear();
+    scene.publisher.outcomes.clear();
     scene.pass(10 * MINUTE, 0.5).await;
-    assert!((3..=10).contains(&scene.reports.len()), "{:?}", scene.reports);
-    assert!(scene.reports.iter().all(|word| *word == "forbidden"), "{:?}", scene.reports);
+    assert!((3..=10).contains(&scene.outcomes().len()), "{:?}", scene.outcomes());
+    assert!(scene.outcomes().iter().all(|word| *word == "forbidden"), "{:?}", scene.outcomes());
     assert_eq!(values(&scene.api_node()), before);
 
     scene.cluster.apply_folder("daemonset/base");
     scene.wait_until_it_may_write("yes");
     scene.pass(5 * MINUTE + 5, 0.5).await;
-    assert_eq!(scene.reports.last(), Some(&"written"), "{:?}", scene.reports);
+    assert_eq!(scene.outcomes().last(), Some(&"written"), "{:?}", scene.outcomes());
     assert_eq!(score(&scene.api_node()), "50");
 }
 
@@ -74,16 +74,16 @@ async fn a_node_that_is_deleted_and_made_again_gets_all_its_keys_again() {
     scene.pass(3 * MINUTE, 0.5).await;
     assert_eq!(scene.own_taints(), [MEDIUM, HIGH]);
     scene.cluster.kubectl(&["delete", "node", NODE], "");
-    scene.reports.clear();
+    scene.publisher.outcomes.clear();
     scene.pass(10 * MINUTE, 0.5).await;
-    assert!((1..=10).contains(&scene.reports.len()), "{:?}", scene.reports);
-    assert!(scene.reports.iter().all(|word| *word == "not_found"), "{:?}", scene.reports);
+    assert!((1..=10).contains(&scene.outcomes().len()), "{:?}", scene.outcomes());
+    assert!(scene.outcomes().iter().all(|word| *word == "not_found"), "{:?}", scene.outcomes());
 
     scene.cluster.add_node(NODE);
     assert_eq!(values(&scene.api_node()), []);
     scene.pass(5 * MINUTE + 5, 0.5).await;
     let node = scene.api_node();
-    assert_eq!((values(&node).len(), score(&node)), (6, &json!("50")), "{:?}", scene.reports);
+    assert_eq!((values(&node).len(), score(&node)), (6, &json!("50")), "{:?}", scene.outcomes());
     assert_eq!(node["metadata"]["labels"]["psi-agent.io/pressure"], "high");
     assert_eq!(scene.own_taints(), [MEDIUM, HIGH]);
 }
@@ -108,10 +108,10 @@ async fn an_agent_that_is_killed_during_a_write_leaves_one_whole_value() {
         // The next agent continues from it.
         scene.restart(EVERYTHING);
         scene.pass(5 * MINUTE, 0.5).await;
-        assert_eq!(scene.reports.first(), Some(&"adopted"), "{:?}", scene.reports);
+        assert_eq!(scene.outcomes().first(), Some(&"adopted"), "{:?}", scene.outcomes());
         // 50, or the value that is published while the score is not yet a whole step above it.
         let score = score(&scene.api_node()).clone();
-        assert!(score == "45" || score == "50", "{score}: {:?}", scene.reports);
+        assert!(score == "45" || score == "50", "{score}: {:?}", scene.outcomes());
     }
 }
 
@@ -142,7 +142,7 @@ async fn write_and_die(scene: &mut Scene, arrives: bool) -> Value {
     for _ in 0..60 {
         let tick = scene.node.tick(0.0).into();
         tokio::select! {
-            () = publisher.take(&tick, |_| {}) => {}
+            _ = publisher.take(&tick) => {}
             patch = write.recv() => return patch.unwrap(),
         }
     }
@@ -171,10 +171,10 @@ async fn an_etcd_without_space_costs_the_time_until_it_has_some() {
     let refusal = (0..100).find_map(fill).expect("etcd is full");
     assert!(refusal.contains("database space exceeded"), "{refusal}");
 
-    scene.reports.clear();
+    scene.publisher.outcomes.clear();
     scene.pass(10 * MINUTE, 0.5).await;
-    assert!((8..=20).contains(&scene.reports.len()), "{:?}", scene.reports);
-    assert!(scene.reports.iter().all(|word| *word == "failed"), "{:?}", scene.reports);
+    assert!((8..=20).contains(&scene.outcomes().len()), "{:?}", scene.outcomes());
+    assert!(scene.outcomes().iter().all(|word| *word == "failed"), "{:?}", scene.outcomes());
     assert_eq!(values(&scene.api_node()), before);
 
     // As etcd's documentation has it: remove, compact, defragment, disarm.
@@ -189,7 +189,7 @@ async fn an_etcd_without_space_costs_the_time_until_it_has_some() {
     });
     scene.cluster.etcd("/v3/maintenance/alarm", &disarm);
     scene.pass(2 * MINUTE, 0.5).await;
-    assert_eq!(scene.reports.last(), Some(&"written"), "{:?}", scene.reports);
+    assert_eq!(scene.outcomes().last(), Some(&"written"), "{:?}", scene.outcomes());
     assert_eq!(score(&scene.api_node()), "50");
 }
 

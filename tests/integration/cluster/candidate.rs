@@ -10,9 +10,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use psi_agent::client::cluster::{ApiClient, OwnNode};
 use psi_agent::client::flags::ReapFlags;
 use psi_agent::client::reap::reap;
+use psi_agent::client::snapshot::CandidateName;
 use psi_agent::contract::Prefix;
-use psi_agent::publish::publisher::Report;
-use psi_agent::relief::NoCandidate;
 use serde_json::{Value, json};
 
 use crate::support::cluster::Cluster;
@@ -177,7 +176,6 @@ async fn the_label_is_on_the_named_pod_alone_and_goes_with_the_level() {
     scene.set_label("disk");
     let mut publisher = publisher(scene.own_node(), MARKS, || 0.5);
     let mut node = ShortNode::new();
-    let mut marks = 0;
     for (seconds, contention, db, web, expected) in [
         (30, 0.0, 0.0, 0.0, &[][..]),
         (120, 0.5, 2.0, 1.0, &["db"][..]),
@@ -195,17 +193,8 @@ async fn the_label_is_on_the_named_pod_alone_and_goes_with_the_level() {
             let mut assessment = assessment(&mut node, contention, db, web);
             let labelled = scene.labelled();
             show_labels(&mut assessment, &labelled.iter().map(String::as_str).collect::<Vec<_>>());
-            let report = |report: &Report<'_>| match report {
-                Report::Marked(Ok(_)) => marks += 1,
-                Report::Failed(error) | Report::LabelDenied(error) | Report::Marked(Err(error)) => {
-                    panic!("{error}")
-                }
-                Report::Adopted(_)
-                | Report::Written(..)
-                | Report::Level(_)
-                | Report::Candidate(_) => {}
-            };
-            publisher.take(&assessment, report).await;
+            publisher.take(&assessment).await;
+            assert_eq!(publisher.failures(), Vec::<&str>::new());
         }
         assert_eq!(scene.labelled(), expected, "{contention} {db} {web}");
         let annotations = &scene.cluster.get(&["node", NODE])["metadata"]["annotations"];
@@ -216,6 +205,7 @@ async fn the_label_is_on_the_named_pod_alone_and_goes_with_the_level() {
     assert_eq!(annotations["psi-agent.io/headroom"], "0");
     // The one that was left, then three changes, of which one is a change of pods, the one that was removed, and that
     // of the owner.
+    let marks = publisher.outcomes().iter().filter(|word| **word == "pod written").count();
     assert_eq!(marks, 7);
 }
 
@@ -226,25 +216,17 @@ async fn without_the_component_the_agent_reports_it_once_a_minute_and_publishes_
     scene.cluster.kubectl(&["delete", "clusterrolebinding", "psi-agent-candidate"], "");
     let mut publisher = publisher(scene.own_node(), MARKS, || 0.5);
     let mut node = ShortNode::new();
-    let (mut errors, mut written, mut named) = (Vec::new(), 0, Err(NoCandidate::NoScore));
     for _ in 0..36 {
         let assessment = assessment(&mut node, 0.5, 2.0, 1.0);
-        let report = |report: &Report<'_>| match report {
-            Report::Marked(Err(error)) => errors.push(error.into_str()),
-            Report::Written(..) => written += 1,
-            Report::Candidate(chosen) => named = chosen.map(|workload| workload.pod.to_string()),
-            Report::Adopted(_)
-            | Report::Level(_)
-            | Report::Failed(_)
-            | Report::LabelDenied(_)
-            | Report::Marked(Ok(_)) => {}
-        };
-        publisher.take(&assessment, report).await;
+        publisher.take(&assessment).await;
     }
+    let failures = publisher.failures();
+    let errors: Vec<&str> = failures.iter().filter_map(|word| word.strip_prefix("pod ")).collect();
     assert!((2..=3).contains(&errors.len()), "{errors:?}");
     assert!(errors.iter().all(|error| *error == "forbidden"), "{errors:?}");
-    assert!(written > 0);
-    assert_eq!(named.as_deref(), Ok("db"));
+    assert!(publisher.outcomes().contains(&"written"));
+    let db = CandidateName { namespace: "vms".into(), name: "db".into() };
+    assert_eq!(publisher.metrics.status().publish.candidate, Some(db));
     assert_eq!(scene.labelled(), Vec::<String>::new());
 }
 

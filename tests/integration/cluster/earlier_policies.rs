@@ -55,9 +55,9 @@ async fn earlier_policies_deny_the_label_only_and_later_ones_allow_it() {
     assert_eq!(metadata["annotations"]["psi-agent.io/score"], "50");
     assert_eq!(metadata["labels"]["psi-agent.io/pressure"], "high");
     assert_eq!(scene.headroom(), [None, Some("0".to_owned())]);
-    let denials = scene.reports.iter().filter(|report| **report == "label denied").count();
-    assert_eq!(denials, 1, "{:?}", scene.reports);
-    assert!(scene.reports.iter().all(|report| ["written", "label denied"].contains(report)));
+    let denials = scene.outcomes().iter().filter(|word| **word == "label denied").count();
+    assert_eq!(denials, 1, "{:?}", scene.outcomes());
+    assert!(scene.outcomes().iter().all(|word| ["written", "label denied"].contains(word)));
 
     scene.cluster.apply_folder("daemonset/base");
     scene.wait_until_the_label_is(true);

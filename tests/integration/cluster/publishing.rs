@@ -11,16 +11,14 @@ use http::{Method, Request};
 use kube::Client;
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use psi_agent::client::cluster::call::CallError;
 use psi_agent::client::cluster::{ApiClient, OwnNode};
 use psi_agent::contract::{Key, Prefix};
-use psi_agent::publish::publisher::{Publisher, Report};
 use psi_agent::relief::Assessment;
 use serde_json::{Value, json};
 
 use crate::support::agent::BINARY;
 use crate::support::cluster::{Audited, Cluster};
-use crate::support::publisher::publisher;
+use crate::support::publisher::{ObservedPublisher, publisher};
 use crate::support::short_node::ShortNode;
 
 pub(super) const NODE: &str = "node-a";
@@ -50,9 +48,7 @@ pub(super) struct Scene {
     pub(super) kubeconfig: PathBuf,
     pub(super) own_node: OwnNode,
     pub(super) node: ShortNode,
-    pub(super) publisher: Publisher,
-    /// The reports, one word each.
-    pub(super) reports: Vec<&'static str>,
+    pub(super) publisher: ObservedPublisher,
 }
 
 impl Scene {
@@ -69,14 +65,13 @@ impl Scene {
         let own_node = OwnNode::connect(Some(&kubeconfig), NODE.into()).await.unwrap();
         let publisher = publisher(own_node.clone(), EVERYTHING, || 0.5);
         let node = ShortNode::new();
-        Self { cluster, kubeconfig, own_node, node, publisher, reports: Vec::new() }
+        Self { cluster, kubeconfig, own_node, node, publisher }
     }
 
     /// A new agent takes the place of the one before it.
     pub(super) fn restart(&mut self, flags: &str) {
         self.publisher = publisher(self.own_node.clone(), flags, || 0.5);
         self.node.restart();
-        self.reports.clear();
     }
 
     /// Lets so many seconds pass; the writes of the agent in them.
@@ -91,25 +86,14 @@ impl Scene {
 
     /// The publisher takes what a tick gave.
     pub(super) async fn take(&mut self, assessment: &Assessment) {
-        let (mut adopted, reports) = (None, &mut self.reports);
-        let on_report = |report: &Report<'_>| {
-            reports.push(match report {
-                Report::Adopted(found) => {
-                    adopted = Some(**found);
-                    "adopted"
-                }
-                Report::Written(..) => "written",
-                Report::Failed(error) | Report::Marked(Err(error)) => error.into_str(),
-                Report::LabelDenied(_) => "label denied",
-                Report::Marked(Ok(_)) => "marked",
-                // At each tick.
-                Report::Level(_) | Report::Candidate(_) => return,
-            });
-        };
-        self.publisher.take(assessment, on_report).await;
-        if let Some(found) = adopted {
+        if let Some(found) = self.publisher.take(assessment).await {
             self.node.adopt(&found);
         }
+    }
+
+    /// What happened since the publisher started, a word each.
+    pub(super) fn outcomes(&self) -> Vec<&str> {
+        self.publisher.outcomes()
     }
 
     pub(super) fn writes(&self) -> Vec<Audited> {
@@ -250,13 +234,13 @@ async fn removed_keys_come_back_and_keys_switched_off_are_removed() {
     // A restart at high causes no write before the next heartbeat.
     scene.restart(EVERYTHING);
     let writes = scene.pass(5 * MINUTE, 0.5).await;
-    assert_eq!(scene.reports, ["adopted", "written"]);
+    assert_eq!(scene.outcomes(), ["adopted", "written"]);
     assert_eq!((labels(&writes), annotation(&writes[0], Key::Score)), (vec!["high"], "50"));
 
-    // A dry run reports writes and does none.
+    // A dry run counts writes and does none.
     scene.restart("--publish dry-run");
     assert!(scene.pass(5 * MINUTE, 0.5).await.is_empty());
-    assert_eq!(scene.reports, ["adopted", "written"]);
+    assert_eq!(scene.outcomes(), ["adopted", "dry_run"]);
     assert_eq!(scene.own_taints(), both);
 
     // Outputs that are switched off are removed by the next write.
@@ -274,11 +258,11 @@ async fn removed_keys_come_back_and_keys_switched_off_are_removed() {
     scene.restart(EVERYTHING);
     assert!(scene.pass(25, 0.0).await.is_empty());
     assert_eq!(labels(&scene.pass(5, 0.0).await), ["low"]);
-    assert_eq!(scene.reports, ["written"]);
+    assert_eq!(scene.outcomes(), ["written"]);
     scene.node.sleep(Duration::from_secs(10 * MINUTE));
     scene.restart(EVERYTHING);
     scene.pass(30, 0.5).await;
-    assert_eq!(scene.reports, ["written"]);
+    assert_eq!(scene.outcomes(), ["written"]);
 }
 
 #[tokio::test]
@@ -294,7 +278,7 @@ async fn an_upgrade_to_another_basis_never_clears_the_label_or_taints_of_a_node_
     let writes = scene.pass(5 * MINUTE, 0.5).await;
     assert_eq!((labels(&writes), taint_counts(&writes)), (vec!["high"], vec![]));
     assert_eq!(annotation(&writes[0], Key::Basis), "run-delay/6");
-    assert!(!scene.reports.contains(&"adopted"), "{:?}", scene.reports);
+    assert!(!scene.outcomes().contains(&"adopted"), "{:?}", scene.outcomes());
     assert_eq!(scene.own_taints(), [MEDIUM, HIGH]);
     // The level is left when the node is calm.
     let writes = scene.pass(5 * MINUTE, 0.0).await;
@@ -313,8 +297,8 @@ async fn after_a_refusal_the_agent_tries_again_later_each_time() {
     let other = OwnNode { name: "node-b".into(), ..scene.own_node.clone() };
     scene.publisher = publisher(other, EVERYTHING, || 0.5);
     scene.pass(10 * MINUTE, 0.0).await;
-    assert!((3..=10).contains(&scene.reports.len()), "{:?}", scene.reports);
-    assert!(scene.reports.iter().all(|word| *word == "forbidden"), "{:?}", scene.reports);
+    assert!((3..=10).contains(&scene.outcomes().len()), "{:?}", scene.outcomes());
+    assert!(scene.outcomes().iter().all(|word| *word == "forbidden"), "{:?}", scene.outcomes());
 }
 
 #[tokio::test]
@@ -361,18 +345,11 @@ async fn a_concurrent_write_of_another_client_survives() {
     });
     let node = OwnNode { api: ApiClient::new(Client::new(service, "default")), name: NODE.into() };
     let mut publisher = publisher(node, EVERYTHING, || 0.5);
-    let mut conflicts = Vec::new();
     for _ in 0..12 {
         let score = scene.node.tick(0.5);
-        publisher
-            .take(&score.into(), |report| {
-                if let Report::Failed(error) = report {
-                    conflicts.push((*error).clone());
-                }
-            })
-            .await;
+        publisher.take(&score.into()).await;
     }
-    assert_eq!(conflicts, [CallError::Conflict]);
+    assert_eq!(publisher.failures(), ["conflict"]);
     let node = cluster.get(&["node", NODE]);
     let taints = node["spec"]["taints"].as_array().unwrap();
     let keys: Vec<&str> = taints.iter().map(|taint| taint["key"].as_str().unwrap()).collect();

@@ -98,7 +98,7 @@ pub(crate) fn assessment(node: &mut ShortNode, contention: f64, db: f64, web: f6
                 namespace: "vms".into(),
                 pod: (*pod).into(),
                 container: "compute".into(),
-                vm: Some(Arc::new(Vm::default())),
+                vm: Some(Arc::new(Vm { name: (*pod).into(), ..Vm::default() })),
                 ..Workload::default()
             }));
             container
@@ -123,7 +123,7 @@ pub(crate) fn show_labels(assessment: &mut Assessment, labelled: &[&str]) {
     let workloads = assessment.score.containers.iter_mut().map(|container| &mut container.workload);
     for workload in workloads.flatten() {
         let has_candidate_label = labelled.contains(&&*workload.pod);
-        let vm = Vm { has_candidate_label, ..Vm::default() };
+        let vm = Vm { name: workload.pod.clone(), has_candidate_label, ..Vm::default() };
         *workload = Arc::new(Workload { vm: Some(Arc::new(vm)), ..Workload::clone(workload) });
     }
 }
