@@ -20,6 +20,8 @@ impl LevelTracker {
         ])
     }
 
+    /// Continues from this level. It changes only when the agent's own scores have met the conditions of
+    /// another level for the dwell.
     pub fn adopt(&mut self, level: Level) {
         for threshold in &mut self.0 {
             threshold.is_exceeded = level >= threshold.level;
@@ -39,6 +41,7 @@ impl LevelTracker {
         self.0.iter_mut().for_each(|threshold| threshold.changing_since = None);
     }
 
+    /// The level after the last score.
     pub fn level(&self) -> Level {
         let exceeded = self.0.iter().filter(|threshold| threshold.is_exceeded);
         exceeded.map(|threshold| threshold.level).max().unwrap_or(Level::Low)

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::level::LevelTracker;
 use super::score::{PublishedScore, STEP, points};
 use crate::client::cluster::call::CallError;
-use crate::contract::{Level, NodeDemand, NodePressure, Thresholds};
+use crate::contract::{NodeDemand, NodePressure, Thresholds};
 use crate::score::{Absence, NodeScore, Resource};
 
 /// Shortest time from one change to the next of values alone, and from any write to a heartbeat. A
@@ -42,7 +42,7 @@ pub enum WriteReason {
 
 #[derive(Debug)]
 pub struct Plan {
-    levels: LevelTracker,
+    pub levels: LevelTracker,
     counted: Vec<Resource>,
     level_shows: bool,
     /// Time between heartbeats, which renew the date of unchanged values.
@@ -81,22 +81,11 @@ impl Plan {
     /// Continues from values that an earlier agent wrote `age` ago, so that a restart causes no
     /// write and no change of the level.
     pub fn adopt(&mut self, published: PublishedScore, now: Instant, age: Duration) {
-        self.adopt_level(published.level);
+        self.levels.adopt(published.level);
         let written_at = now.checked_sub(age).unwrap_or(now);
         self.last = Some((published, written_at));
         self.changes.push_back((written_at, WriteReason::Change));
         self.heartbeat_due = Some(written_at + self.heartbeat);
-    }
-
-    /// Continues from the level alone. It changes only when the agent's own scores have met the
-    /// conditions of another level for the dwell.
-    pub fn adopt_level(&mut self, level: Level) {
-        self.levels.adopt(level);
-    }
-
-    /// The level after the last score.
-    pub fn level(&self) -> Level {
-        self.levels.level()
     }
 
     /// Adds the next score, with the demand of the node. Returns what to write now, if anything.

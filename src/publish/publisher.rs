@@ -93,7 +93,7 @@ impl Publisher {
             self.metrics.publish_failed(error, score.moment.unix_ms);
         }
         if score.score.is_some() {
-            self.metrics.set_level(self.plan.level().word());
+            self.metrics.set_level(self.plan.levels.level().word());
         }
         self.choose_candidate(assessment).await;
         published.ok().flatten()
@@ -176,7 +176,7 @@ impl Publisher {
         let now = assessment.score.moment.at;
         let labelled: Vec<&ContainerScore> = labelled(assessment).collect();
         let last = self.candidate.or(labelled.first().map(|container| container.cgroup.id));
-        let candidate = candidates(assessment, self.plan.level(), min_age)
+        let candidate = candidates(assessment, self.plan.levels.level(), min_age)
             .and_then(|found| first(&found, last).ok_or(NoCandidate::NoMoveHelps));
         self.candidate = candidate.ok().map(|vm| vm.cgroup.id);
         let candidate = candidate.map(|vm| vm.workload.as_deref());
@@ -226,7 +226,7 @@ impl Publisher {
         let level =
             level.unwrap_or_else(|| Level::from_taints(prefix, keys.taint_keys()).max(by_mark));
         if found.basis != score.basis {
-            self.plan.adopt_level(level);
+            self.plan.levels.adopt(level);
             return None;
         }
         let published = PublishedScore { pressure: found, level, demand };

@@ -172,7 +172,7 @@ impl Agent {
 
     /// Labels the pod of the VM to move first, and no other; returns how many requests it wrote.
     pub fn mark(&mut self, now_s: u32, vms: &[Seen<'_>]) -> u16 {
-        let (at_s, level) = (now_s + self.phase_s, self.plan.level());
+        let (at_s, level) = (now_s + self.phase_s, self.plan.levels.level());
         let named = self.marked.map(|marked| marked.1);
         let found = self.assessment.as_ref();
         let found = found.and_then(|found| candidates(found, level, self.min_age).ok());
