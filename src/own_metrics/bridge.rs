@@ -57,12 +57,13 @@ impl BridgeMetrics {
     pub fn requested(&self, form: &'static str, error: Option<&(StatusCode, String)>) {
         let mut state = self.0.lock();
         let result = match error {
-            // load-watcher's document can have no Nodes, so its client gets no error.
-            None if form != WATCHER => {
+            // load-watcher's document can have no Nodes, so its requests do not show whether there are scores.
+            None if form == WATCHER => ANSWERED,
+            None => {
                 state.scores.succeeded("Scores of Nodes are known again");
                 ANSWERED
             }
-            None => ANSWERED,
+            Some((StatusCode::SERVICE_UNAVAILABLE, _)) if form == WATCHER => UNKNOWN,
             Some((StatusCode::SERVICE_UNAVAILABLE, reason)) => {
                 state.scores.failed(UNKNOWN, reason, "Requests get no scores");
                 UNKNOWN
