@@ -191,6 +191,8 @@ fn or_ipv4<T>(
 fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
+    // The last part of a response does not wait until the client has acknowledged those before.
+    socket.set_nodelay(true)?;
     socket.set_send_buffer_size(SOCKET_BUFFER)?;
     socket.set_recv_buffer_size(SOCKET_BUFFER)?;
     SockRef::from(&socket).set_tcp_user_timeout(Some(WRITE_TIMEOUT))?;
