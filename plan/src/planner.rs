@@ -24,6 +24,7 @@ const MOST_FAILED: usize = 3;
 #[serde(rename_all = "camelCase", default)]
 pub struct State {
     /// VMs that stay for now, by namespace and name, and when they may move again.
+    #[serde(rename = "leftAloneUntil")]
     pub left_alone: BTreeMap<String, Timestamp>,
     /// The VMs whose migrations failed or were cancelled since one succeeded. A VM that cannot move is tried
     /// again and again, and must not stop all others.

@@ -1,6 +1,6 @@
 //! The moves that a cluster should make now, and what stands in the way of others.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::contract::Candidate;
 use jiff::Timestamp;
@@ -193,7 +193,9 @@ fn allowed(
     let own = || migrations.iter().filter(is_own);
     let active = own().filter(|one| one.is_active() && !one.is_stuck(now)).count();
     let begun = own().filter(|one| is_within(HOUR, one.created, now)).map(Migration::name_of_vm);
-    let begun = begun.chain(cluster.left_alone.keys().cloned()).collect::<BTreeSet<_>>().len();
+    let begun: Vec<String> = begun.collect();
+    let deleted = cluster.left_alone.keys().filter(|vm| !begun.contains(vm)).count();
+    let begun = begun.len() + deleted;
     let left = rules.most_active.saturating_sub(active);
     if left == 0 {
         return Err(format!("{active} own migrations are active, the limit"));

@@ -267,7 +267,7 @@ fn the_planner_cancels_what_stays_pending_stops_after_three_failures_and_is_resu
             (scene.failed() == failures).then_some(())
         });
         wait_for("it is gone", LIMIT, || scene.migrations().is_empty().then_some(()));
-        assert!(scene.state()["leftAlone"][format!("vms/{vm}")].is_string(), "{vm}");
+        assert!(scene.state()["leftAloneUntil"][format!("vms/{vm}")].is_string(), "{vm}");
         if failures == 1 {
             // The state survives a restart, and the VM stays.
             drop(planner);

@@ -28,13 +28,7 @@ fn moves_are_limited_by_what_runs_already() {
     let hang =
         because(vec![migration("Running", true, ago(25 * 60)), migration("", true, ago(61))]);
     assert_eq!(hang, None);
-    let ten = |minutes| {
-        let of_vm = |vm: usize| Migration {
-            vm: vm.to_string(),
-            ..migration("Succeeded", true, ago(minutes))
-        };
-        (0..10).map(of_vm).collect()
-    };
+    let ten = |minutes| vec![migration("Succeeded", true, ago(minutes)); 10];
     assert!(because(ten(59)).is_some_and(|why| why.starts_with("10 own migrations began")));
     // Those that were deleted.
     let tried = |count: usize| {

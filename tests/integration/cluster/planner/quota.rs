@@ -28,5 +28,5 @@ fn a_migration_whose_pod_a_quota_forbids_is_cancelled_after_a_minute() {
     assert_eq!(created["spec"]["vmiName"], "first");
     wait_for("it is cancelled", LIMIT, || (scene.failed() == 1).then_some(()));
     wait_for("it is gone", LIMIT, || scene.migrations().is_empty().then_some(()));
-    assert!(scene.state()["leftAlone"]["vms/first"].is_string());
+    assert!(scene.state()["leftAloneUntil"]["vms/first"].is_string());
 }
