@@ -9,7 +9,7 @@ use serde_json::json;
 use super::document::{Document, document};
 use super::table::Views;
 use crate::client::json::decode;
-use crate::client::pod::Pod;
+use crate::client::pod::Spec;
 
 /// The lowest and the highest score of Nodes whose headroom is enough, unknown or too small. The highest
 /// is for the least contention. Within these, Nodes with more headroom score no better: schedulers would
@@ -30,6 +30,13 @@ const MAX_COMMAS: usize = 50_000;
 struct Arguments {
     pod: Option<Pod>,
     node_names: Option<Vec<String>>,
+}
+
+/// Of a pod, nothing else is parsed: Go writes `null` for a date that is missing.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Pod {
+    spec: Spec,
 }
 
 /// The pod and the Nodes of a request.
@@ -103,6 +110,8 @@ mod tests {
     fn the_nodes_of_a_request_are_read_by_name() {
         assert_eq!(names(BY_NAME), ["hot", "silent", "calm", "new"]);
         assert!(names(r#"{"NodeNames":[]}"#).is_empty());
+        let undated = r#"{"Pod":{"metadata":{"creationTimestamp":null}},"NodeNames":["a"]}"#;
+        assert_eq!(names(undated), ["a"]);
     }
 
     #[test]
