@@ -61,8 +61,8 @@ pub fn snapshot(
         version: env!("CARGO_PKG_VERSION").into(),
         node_name: identity.name.clone(),
         levels: Levels {
-            medium: points(identity.levels.medium),
-            high: points(identity.levels.high),
+            medium: points(identity.levels.medium()),
+            high: points(identity.levels.high()),
         },
         scope: Some(identity.scope.into()),
         observed_at_ms: sample.moment.unix_ms,

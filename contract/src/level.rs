@@ -65,16 +65,28 @@ impl Level {
 /// Scores at which levels begin, in points of the score, 1 to 100. Default: 10 and 30.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thresholds {
-    /// The score at which `medium` begins.
-    pub medium: u8,
-    /// The score at which `high` begins, above `medium`.
-    pub high: u8,
+    medium: u8,
+    high: u8,
 }
 
 /// The text is not a pair of thresholds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("levels are two numbers from 1 to 100, the smaller first, such as 10,30")]
 pub struct NotThresholds;
+
+impl Thresholds {
+    /// The score at which `medium` begins.
+    #[must_use]
+    pub fn medium(&self) -> u8 {
+        self.medium
+    }
+
+    /// The score at which `high` begins.
+    #[must_use]
+    pub fn high(&self) -> u8 {
+        self.high
+    }
+}
 
 impl Default for Thresholds {
     fn default() -> Self {

@@ -71,8 +71,8 @@ pub(super) static AGENT: &FamiliesOf<State> = families! {
     "psi_agent_cgroup_v2" = |it, lines| lines.write(&[], Whole(it.has_cgroup2.into())),
         "Whether the node has cgroup v2 (1) or not (0). Without it there is no score.";
     "psi_agent_level_threshold" = |it, lines| if let Some(levels) = it.levels {
-            lines.write(&[("level", "high")], Float(f64::from(levels.high) / 100.0));
-            lines.write(&[("level", "medium")], Float(f64::from(levels.medium) / 100.0));
+            lines.write(&[("level", "high")], Float(f64::from(levels.high()) / 100.0));
+            lines.write(&[("level", "medium")], Float(f64::from(levels.medium()) / 100.0));
         },
         "Score at which the level begins, 0 to 1; --levels divided by 100.";
     "psi_agent_publishes_total" = |it, lines| it.publishes.write(lines),

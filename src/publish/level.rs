@@ -13,7 +13,7 @@ pub struct LevelTracker([Threshold; 2]);
 
 impl LevelTracker {
     pub fn new(thresholds: Thresholds) -> Self {
-        let (medium, high) = (f64::from(thresholds.medium), f64::from(thresholds.high));
+        let (medium, high) = (f64::from(thresholds.medium()), f64::from(thresholds.high()));
         Self([
             Threshold::new(Level::Medium, medium, medium / 2.0),
             Threshold::new(Level::High, high, high * 2.0 / 3.0),

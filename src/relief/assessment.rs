@@ -85,7 +85,7 @@ impl Assessor {
     pub fn new(counted: Vec<Resource>, thresholds: Thresholds, settle: Duration) -> Self {
         Self {
             scorer: Scorer::new(counted),
-            medium: f64::from(thresholds.medium) / 100.0,
+            medium: f64::from(thresholds.medium()) / 100.0,
             settle,
             demands: HashMap::new(),
             population: None,

@@ -126,8 +126,8 @@ impl Row {
 fn level_of(score: u8) -> Level {
     let thresholds = Thresholds::default();
     match score {
-        score if score >= thresholds.high => Level::High,
-        score if score >= thresholds.medium => Level::Medium,
+        score if score >= thresholds.high() => Level::High,
+        score if score >= thresholds.medium() => Level::Medium,
         _ => Level::Low,
     }
 }
