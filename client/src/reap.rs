@@ -61,11 +61,12 @@ pub async fn reap(
     for node in nodes {
         let name = node.metadata.name.clone();
         let line = match clear(api, prefix, node, is_stale).await {
-            Ok(false) => {
+            Ok(Outcome::Gone) => continue,
+            Ok(Outcome::Renewed) => {
                 fresh.insert(name);
                 continue;
             }
-            Ok(true) => {
+            Ok(Outcome::Cleared) => {
                 cleared += 1;
                 format!("{name}: cleared\n")
             }
@@ -137,24 +138,33 @@ async fn unmark(
 
 const CANNOT_WRITE: &str = "cannot write what was cleared";
 
-/// Clears a Node. Returns `false` if there is nothing to clear any more: since it was listed, its value was renewed,
-/// its keys were removed, or it was deleted.
+enum Outcome {
+    Cleared,
+    /// Its value was renewed after it was listed.
+    Renewed,
+    /// It was deleted, or another client removed its keys.
+    Gone,
+}
+
+/// Clears a Node.
 async fn clear(
     api: &ApiClient,
     prefix: &Prefix,
     mut node: NodeKeys,
     is_stale: impl Fn(&NodeKeys) -> bool,
-) -> anyhow::Result<bool> {
+) -> anyhow::Result<Outcome> {
     let own = OwnNode { api: api.clone(), name: node.metadata.name.clone() };
     for _ in 0..TRIES {
         let changed = match own.patch(&node.clearing_patch(prefix)).await {
-            Ok(()) => return Ok(true),
+            Ok(()) => return Ok(Outcome::Cleared),
             Err(CallError::Conflict) => own.get().await,
             Err(error) => Err(error),
         };
         node = match changed {
-            Ok(changed) if changed.has_own_keys(prefix) && is_stale(&changed) => changed,
-            Ok(_) | Err(CallError::NotFound) => return Ok(false),
+            Ok(changed) if !changed.has_own_keys(prefix) => return Ok(Outcome::Gone),
+            Ok(changed) if is_stale(&changed) => changed,
+            Ok(_) => return Ok(Outcome::Renewed),
+            Err(CallError::NotFound) => return Ok(Outcome::Gone),
             Err(error) => return Err(error.into()),
         };
     }
