@@ -61,9 +61,9 @@ fn is_coloured(color: ColorChoice, is_terminal: bool, no_color: &str, term: &str
 
 /// The lines that a terminal of this size shows for the later of two snapshots. Snapshots are not
 /// trusted, since any server can send them.
-pub fn table(before: &Snapshot, latest: Described, size: Size, is_coloured: bool) -> String {
+pub fn table(before: &Snapshot, latest: Described, size: Size, is_coloured: bool) -> Vec<String> {
     let lines = lines(&Frame::since(before, latest), &mut Choice::default(), size);
-    lines.iter().map(|line| render(line, is_coloured) + "\n").collect()
+    lines.iter().map(|line| render(line, is_coloured)).collect()
 }
 
 /// Prints the second of two frames, since rates need two. `demo` answers with the same for a tick.
@@ -82,8 +82,8 @@ async fn piped(
         }
     };
     let size = Size::of_pipe(std::env::var("COLUMNS").ok().as_deref());
-    let text = table(&before, latest, size, is_coloured);
-    print(text, &mut stdout()).context("cannot write the table")
+    let lines = table(&before, latest, size, is_coloured);
+    print(lines.join("\n") + "\n", &mut stdout()).context("cannot write the table")
 }
 
 async fn live(

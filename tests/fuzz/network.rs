@@ -418,10 +418,9 @@ pub(super) fn snapshot(bytes: &[u8]) {
     let (Ok(before), Ok(latest)) = (before, latest) else { return };
     for (columns, rows) in [(80, 24), (1, 3), (200, 60), (usize::from(u16::MAX), usize::MAX)] {
         let shown = (format!("agent {}", latest.version), latest.clone());
-        let table = top::table(&before, shown, Size { columns, rows }, false);
-        let count = table.lines().count();
-        assert!(count <= rows, "{count} lines");
-        for line in table.lines() {
+        let lines = top::table(&before, shown, Size { columns, rows }, false);
+        assert!(lines.len() <= rows, "{} lines", lines.len());
+        for line in lines {
             assert!(line.len() <= columns, "{} columns: {line}", line.len());
             assert!(line.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{line:?}");
         }
