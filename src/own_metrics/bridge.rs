@@ -31,7 +31,8 @@ struct State {
     nodes: BTreeMap<&'static str, usize>,
     requests: BTreeMap<(&'static str, &'static str), u64>,
     watch: Results,
-    scores: Results,
+    /// Why the last request got no scores; `None` if it got some.
+    unknown_because: Option<String>,
     certificates: Option<Results>,
 }
 
@@ -52,20 +53,25 @@ static BRIDGE: &FamiliesOf<State> = families! {
 };
 
 impl BridgeMetrics {
-    /// Counts a request that was answered, or an error with its status and reason. If there are no
-    /// scores, that is logged once until there are: the descheduler logs only the status.
+    /// Counts a request that was answered, or an error with its status and reason. Each reason why there are no
+    /// scores is logged once, until there are: the descheduler logs only the status.
     pub fn requested(&self, form: &'static str, error: Option<&(StatusCode, String)>) {
         let mut state = self.0.lock();
         let result = match error {
             // load-watcher's document can have no Nodes, so its requests do not show whether there are scores.
             None if form == WATCHER => ANSWERED,
             None => {
-                state.scores.succeeded("Scores of Nodes are known again");
+                if state.unknown_because.take().is_some() {
+                    tracing::info!("Scores of Nodes are known again");
+                }
                 ANSWERED
             }
             Some((StatusCode::SERVICE_UNAVAILABLE, _)) if form == WATCHER => UNKNOWN,
             Some((StatusCode::SERVICE_UNAVAILABLE, reason)) => {
-                state.scores.failed(UNKNOWN, reason, "Requests get no scores");
+                if state.unknown_because.as_ref() != Some(reason) {
+                    tracing::warn!(error = %reason, "Requests get no scores");
+                    state.unknown_because = Some(reason.clone());
+                }
                 UNKNOWN
             }
             Some(_) => REFUSED,
