@@ -270,8 +270,12 @@ impl Scorer {
                 smoothed.advance(wait.map(|wait| wait.contention.get()), window);
                 let Some(wait) = wait else { continue };
                 let waited = waited.of_mut(resource);
-                waited.node_s += wait.cpus * window.as_secs_f64();
-                waited.own_limit_s += wait.own_limit_cpus * window.as_secs_f64();
+                let (node, own_limit) = match resource {
+                    Resource::Cpu => (wait.cpus, wait.own_limit_cpus),
+                    Resource::Memory | Resource::Io => (wait.node.get(), wait.own_limit.get()),
+                };
+                waited.node_s += node * window.as_secs_f64();
+                waited.own_limit_s += own_limit * window.as_secs_f64();
             }
             iothreads_s += measured.iothreads_waited.unwrap_or(0.0) * window.as_secs_f64();
             self.containers.insert(id, (history, waited, iothreads_s));
