@@ -54,10 +54,10 @@ impl Demand {
         self.weight.unwrap_or(DEFAULT_WEIGHT).max(0.1)
     }
 
-    /// CPUs that it does not use, and that no other may use.
-    fn reserved(&self) -> f64 {
+    /// CPUs that it does not use and that no other gets: those of its own, or those that its sleeping vCPUs keep free.
+    fn kept(&self) -> f64 {
         let own = self.cpuset.as_ref().filter(|_| self.is_dedicated);
-        own.map_or(0.0, |own| f64::from(own.count()) - self.used)
+        own.map_or(self.variance, |own| f64::from(own.count()) - self.used)
     }
 
     /// Memory in bytes. If it is unknown, all demands have the same.
@@ -142,7 +142,7 @@ impl Node {
     }
 
     /// The waiting for CPUs with this number of added vCPUs that are always busy. They have the
-    /// average weight of a vCPU, and run on the cpuset that most demands have. They take its idle
+    /// average weight of a vCPU, and run on the cpuset that most demands share. They take its idle
     /// CPUs, but for those of sleeping vCPUs, and share the CPUs in use there. A vCPU that runs for the
     /// share u of the time keeps u (1 - u) of a CPU free: it waits when it wakes up, if another one has
     /// taken its CPU. Use outside the known workloads is that of many threads, so it counts twice. CPUs that
@@ -171,7 +171,7 @@ impl Node {
         let mut wants: Vec<Want> = members.iter().map(|allocated| want(allocated.demand)).collect();
         let stolen = in_use * self.steal / (1.0 - self.steal).max(f64::MIN_POSITIVE);
         let lost = (self.smt_overlap + stolen) * self.part_in(None, pool);
-        let kept = sum_in(pool, |demand| demand.variance + demand.reserved()) + lost;
+        let kept = sum_in(pool, Demand::kept) + lost;
         let used: f64 = wants.iter().map(|want| want.most).sum();
         let available = (idle + used - kept).max(0.0);
         let weight = (weight * vcpus).max(f64::MIN_POSITIVE);
@@ -321,11 +321,14 @@ pub(super) mod tests {
         let [dedicated, shared] = [on(set(0..6), vm(0.0, 0.0)), on(set(6..8), vm(0.5, 0.0))];
         let pinned = node(8, vec![dedicated, shared.clone(), shared.clone()]);
         assert!(pinned.headroom_cpus(0.1) < 2.0, "{}", pinned.headroom_cpus(0.1));
-        let own = |used| Demand { is_dedicated: true, ..on(set(0..6), vm(used, 0.0)) };
+        let own = |used| {
+            let variance = used * (6.0 - used) / 6.0;
+            Demand { is_dedicated: true, variance, ..on(set(0..6), vm(used, 0.0)) }
+        };
         let beside = node(8, vec![own(0.0), shared]).headroom_cpus(0.1);
         assert!((1.4..2.0).contains(&beside), "{beside}");
         // All others are, beside it alone.
-        for used in [0.0, 6.0] {
+        for used in [0.0, 3.0, 6.0] {
             let alone = node(8, vec![own(used)]).headroom_cpus(0.1);
             assert!((2.0..3.0).contains(&alone), "{alone}");
         }
