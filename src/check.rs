@@ -64,8 +64,13 @@ fn check_host(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
         // The CPU score does not need PSI.
         problem.is_fatal = false;
     }
-    let release = host.proc.kernel_release().unwrap_or("of an unknown release".into());
-    let kernel = Ok(format!("Linux {release}"));
+    let kernel = match host.proc.kernel_release() {
+        Some(release) => Ok(format!("Linux {release}")),
+        None => warn(
+            "no release in sys/kernel/osrelease below --proc-root",
+            "mount the host's /proc, and set --proc-root to it",
+        ),
+    };
     let mut findings =
         vec![("kernel", kernel), ("cgroup v2", host.cgroups()), ("pressure", pressure)];
     if !host.node_alone {
