@@ -16,8 +16,7 @@
 //! 2. Memory and I/O pressure of a cgroup: only after the node's own total increased.
 //! 3. `cpu.stat` and `io.stat`, which cost many times as much as a pressure file: at each tick of a
 //!    container that waited for that resource within the last minute.
-//! 4. CPU limits and weight, controllers, and by pressure `cpu.stat` of a container that does not
-//!    wait: every 30 s.
+//! 4. CPU limits and weight, and by pressure `cpu.stat` of a container that does not wait: every 30 s.
 //! 5. Memory and I/O limits, and counters of their effects: after the container's own pressure
 //!    increased.
 
@@ -211,8 +210,9 @@ impl Collector {
         };
         let is_shown = detail == Detail::Everything;
         let before = if is_shown { self.shown.replace((moment.at, node.clone())) } else { None };
-        let before = before.map(|(at, node)| (moment.at.saturating_duration_since(at), node));
-        let before = before.filter(|(window, _)| *window <= MAX_SCRAPE_WINDOW);
+        let window = |at: &Instant| moment.at.saturating_duration_since(*at);
+        let before = before.filter(|(at, _)| window(at) <= MAX_SCRAPE_WINDOW);
+        let before_at = before.as_ref().map(|(at, _)| *at);
         let (mut cgroups, mut beside) = (Vec::with_capacity(self.tree.count()), Vec::new());
         for (dir, found) in self.tree.dirs().zip(&found) {
             let in_scope = self.is_in_scope(dir, found);
@@ -224,9 +224,10 @@ impl Collector {
             let Some(pressure) = state.pressures(files, dir, all, &node.pressure) else {
                 continue;
             };
-            let last = if is_shown { state.shown.replace(Box::new(pressure)) } else { None };
-            let last = last.filter(|_| before.is_some());
-            let rates = last.map(|last| windows(&last, &pressure).map(|one| one.shares()));
+            let now_shown = (moment.at, Box::new(pressure));
+            let last = if is_shown { state.shown.replace(now_shown) } else { None };
+            let last = last.filter(|(at, _)| Some(*at) == before_at);
+            let rates = last.map(|(_, last)| windows(&last, &pressure).map(|one| one.shares()));
             let rates = rates.unwrap_or_default();
             let stats = read_stats(files, dir, &self.groups, detail);
             let workload = found.workload().cloned();
@@ -239,7 +240,7 @@ impl Collector {
             moment,
             detail,
             rates: rates.unwrap_or_default(),
-            window: before.map(|(window, _)| window),
+            window: before_at.as_ref().map(window),
             node,
             cgroups,
             beside,
