@@ -64,7 +64,7 @@ impl NodeReader {
     }
 
     /// What a tick reads of the node, except its run delay. If no task waited for memory since the
-    /// tick before, no limit above the pods delayed any task, so these cgroups are not read again.
+    /// tick before, no limit of the node delayed any task, so these cgroups are not read again.
     pub(super) fn read(&mut self, tree: &CgroupTree, files: &mut Files) {
         let pressure = self.read_pressures(tree, files);
         let (proc, readings) = (&self.proc, &mut self.readings);
@@ -72,6 +72,8 @@ impl NodeReader {
             readings.pressure.of_mut(resource).push(*pressure.of(resource));
         }
         readings.cpu_times.push(files.dated(proc.cpu_times()));
+        readings.online =
+            readings.cpu_times.value().map(|times| times.each.len()).or(readings.online);
         let other_cpus =
             |(before, last): (&CpuTimes, &CpuTimes)| !before.each.keys().eq(last.each.keys());
         let is_due = readings.cores.is_none() || readings.cpu_times.both().is_some_and(other_cpus);

@@ -32,7 +32,7 @@ pub(super) fn needs(readings: &Readings, node: &NodeReadings) -> Needs {
     needs
 }
 
-/// Pressure counts only while the node reclaims memory, or kubepods does at its limit, or pages come
+/// Pressure counts only while the node reclaims memory, or does at a limit of its own, or pages come
 /// back from swap. If the container hit its own limit, only the share of its scanned pages that kswapd
 /// scanned counts.
 pub(super) fn wait(readings: &Readings, node: &NodeReadings) -> WaitResult {

@@ -19,6 +19,8 @@ pub struct NodeReadings {
     /// mean that PSI is off.
     pub reports: PerResource<bool>,
     pub cpu_times: Window<CpuTimes>,
+    /// CPUs that were online when their times were last read.
+    pub online: Option<usize>,
     /// Empty if they are unknown; `None` if they could not be read yet.
     pub cores: Option<Cores>,
     /// Run delay of all tasks of the node; read only while a scored container
@@ -29,8 +31,8 @@ pub struct NodeReadings {
     pub disks: Window<BTreeMap<Device, DiskStat>>,
     /// Operations of each disk between the readings; `None` if they are unknown.
     pub disk_rates: Option<BTreeMap<Device, DiskRates>>,
-    /// Times that a memory limit of kubepods or a QoS class caused reclaim, which counts as reclaim
-    /// by the node.
+    /// Times that a memory limit of kubepods, a QoS class or, on a host without pods, a slice caused reclaim, which counts
+    /// as reclaim by the node.
     pub limit_hits: Window<u64>,
     /// Memory of all pods, bytes.
     pub pods_memory: Option<u64>,
@@ -40,10 +42,9 @@ pub struct NodeReadings {
 }
 
 impl NodeReadings {
-    /// CPUs that are online, as they last were if that could not be read.
     pub fn cpus(&self) -> f64 {
-        let times = self.cpu_times.last.as_ref().or(self.cpu_times.before.as_ref());
-        times.map_or(1.0, |times| times.value.each.len().max(1) as f64)
+        let online = self.cpu_times.value().map(|times| times.each.len());
+        online.or(self.online).unwrap_or(1).max(1) as f64
     }
 
     /// Run delay of all tasks of the node, in CPUs: 1 for each task that waits all the time. `None` where
@@ -118,7 +119,7 @@ impl NodeReadings {
         mean(self.swap_devices.iter().filter_map(|device| rates.get(device)).collect())
     }
 
-    /// Whether reclaim ran because of the node, or of the limit of all its pods.
+    /// Whether reclaim ran because of the node, or of a limit that counts as the node's.
     pub fn reclaims(&self) -> Option<bool> {
         let (before, last) = self.reclaim.both()?;
         let moved = |pages: fn(&Reclaim) -> Option<u64>| Some(pages(before)? != pages(last)?);
