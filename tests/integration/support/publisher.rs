@@ -40,7 +40,7 @@ pub(crate) struct ObservedPublisher {
     pub(crate) metrics: Arc<OwnMetrics>,
     log: Log,
     dispatch: Dispatch,
-    /// What happened so far, in order: `adopted`, `label denied`, the result of each attempt to publish
+    /// What happened so far, tick by tick: `adopted`, `label denied`, the result of each attempt to publish
     /// and, after `pod `, that of each attempt to change the label of a pod.
     pub(crate) outcomes: Vec<String>,
     /// How often each outcome was counted so far.
