@@ -81,30 +81,14 @@ pub(super) fn certificate_read(reads: &mut Option<Results>, outcome: Result<bool
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{pipe, read_to_string};
     use std::sync::Arc;
-
-    use parking_lot::Mutex;
-
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl std::io::Write for Log {
-        fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().extend(line);
-            Ok(line.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
 
     #[test]
     fn each_kind_of_failure_is_logged_once_until_a_success() {
-        let log = Log::default();
-        let writer = log.clone();
+        let (log, writer) = pipe().unwrap();
         let subscriber = tracing_subscriber::fmt().with_ansi(false).without_time();
-        let subscriber = subscriber.with_target(false).with_writer(move || writer.clone()).finish();
+        let subscriber = subscriber.with_target(false).with_writer(Arc::new(writer)).finish();
         let mut results = Results::default();
         tracing::subscriber::with_default(subscriber, || {
             results.succeeded("there was no failure");
@@ -118,6 +102,6 @@ mod tests {
         assert_eq!(results.total(), 4);
         let expected = " WARN timeout error=late\n WARN conflict error=late\n INFO works again\n \
                         WARN again error=late\n";
-        assert_eq!(String::from_utf8(log.0.lock().clone()).unwrap(), expected);
+        assert_eq!(read_to_string(log).unwrap(), expected);
     }
 }

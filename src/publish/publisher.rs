@@ -272,34 +272,19 @@ fn pod_name(workload: &Workload) -> PodName {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{self, Write};
-    use std::sync::Mutex;
+    use std::io::{pipe, read_to_string};
 
     use super::*;
     use crate::contract::Basis;
 
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
     /// The line that is logged for a change.
     fn logged(dry_run: bool, published: &PublishedScore) -> String {
-        let lines = Log::default();
-        let writer = lines.clone();
-        let format = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
+        let (lines, writer) = pipe().unwrap();
+        let format = tracing_subscriber::fmt().with_ansi(false).with_writer(Arc::new(writer));
         tracing::subscriber::with_default(format.finish(), || {
             log(dry_run, published, WriteReason::Change);
         });
-        String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()
+        read_to_string(lines).unwrap()
     }
 
     #[test]
