@@ -9,12 +9,14 @@ pub mod service;
 pub mod table;
 pub mod window;
 
-use std::future::ready;
+use std::pin::pin;
 use std::sync::Arc;
 
-use futures_util::TryStreamExt;
+use anyhow::bail;
+use futures_util::StreamExt;
 use tokio::sync::watch;
 
+use crate::client::cluster::call::CallError;
 use crate::client::cluster::{NodeMetadata, WatchEvent, block_on};
 use crate::clock;
 use crate::config::BridgeConfig;
@@ -44,12 +46,21 @@ async fn start(
     let reach = Reach { window: *window, stale_after: stale.stale_after };
     let (table, tables) = watch::channel(Table::new(prefix.clone(), reach));
     let service = BridgeService::new(tables, Arc::clone(&metrics));
-    let events = api.watch_nodes(prefix, node_selector);
-    let apply = move |event| {
-        apply(event, &table, &metrics);
-        ready(Ok(()))
+    let (events, selector) = (api.watch_nodes(prefix, node_selector), node_selector.clone());
+    let work = async move {
+        let mut events = pin!(events);
+        while let Some(event) = events.next().await {
+            if let WatchEvent::Failed(CallError::Refused { code: 400, message }) = &event
+                && !table.borrow().is_listed()
+            {
+                // A retry does not change that.
+                bail!("the API server rejects the label selector {selector:?}: {message}");
+            }
+            apply(event, &table, &metrics);
+        }
+        Ok(())
     };
-    Ok((server, Arc::new(service), events.try_for_each(apply)))
+    Ok((server, Arc::new(service), work))
 }
 
 fn apply(event: WatchEvent<NodeMetadata>, table: &watch::Sender<Table>, metrics: &BridgeMetrics) {
@@ -68,6 +79,7 @@ fn apply(event: WatchEvent<NodeMetadata>, table: &watch::Sender<Table>, metrics:
         }
         WatchEvent::Deleted(node) => table.send_modify(|table| table.remove(&node.name)),
         WatchEvent::Following => {}
+        WatchEvent::Skipped(reason) => return metrics.nodes_failed(&reason),
         WatchEvent::Failed(error) => return metrics.nodes_failed(&error),
     }
     metrics.nodes_received();

@@ -1,6 +1,7 @@
 //! The pods of this node: a watch of the API server, a file that is read when it changes, or none.
 //! After a failure the last list stays in use.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -47,9 +48,7 @@ pub fn follow(
     if let Some(node) = node {
         sender.send_replace(Some(Arc::default()));
         tracing::info!(node = %node.name, "Waiting for the API server to list the pods");
-        let of_skipped = Arc::clone(&metrics);
-        let on_skipped = move |pod: String| of_skipped.pod_skipped(&pod);
-        tokio::spawn(apply(node.watch_pods(on_skipped), index, sender, metrics));
+        tokio::spawn(apply(node.watch_pods(), index, sender, metrics));
     } else if let PodSource::File(path) = source.pods() {
         let modified = modified(&path);
         index.replace(&read_file(&path)?);
@@ -60,8 +59,8 @@ pub fn follow(
 }
 
 /// Applies the events to the index, and sends it after each.
-async fn apply(
-    events: impl Stream<Item = WatchEvent<Pod>>,
+async fn apply<E: Display>(
+    events: impl Stream<Item = WatchEvent<Pod, E>>,
     mut index: PodIndex,
     sender: Sender,
     metrics: Arc<OwnMetrics>,
@@ -78,8 +77,12 @@ async fn apply(
         match event {
             WatchEvent::Listed(pods) => index.replace(&pods),
             WatchEvent::Changed(pod) => index.apply(&pod),
-            WatchEvent::Deleted(pod) => index.delete(&pod),
+            WatchEvent::Deleted(pod) => index.delete(&pod.uid),
             WatchEvent::Following => {}
+            WatchEvent::Skipped(reason) => {
+                metrics.pod_skipped(&reason);
+                continue;
+            }
             WatchEvent::Failed(error) => {
                 let moment = clock::now();
                 metrics.pods_failed(&error, moment.unix_ms);
@@ -102,9 +105,14 @@ pub async fn list(
     source: &SourceFlags,
     node: Option<&OwnNode>,
 ) -> anyhow::Result<Option<PodIndex>> {
-    let log_skipped = |error| tracing::warn!(%error, "Cannot decode a pod, which is skipped");
     let pods = match (source.pods(), node) {
-        (_, Some(node)) => Some(node.list_pods(log_skipped).await.context("cannot list the pods")?),
+        (_, Some(node)) => {
+            let (pods, skipped) = node.list_pods().await.context("cannot list the pods")?;
+            for error in skipped {
+                tracing::warn!(%error, "Cannot decode a pod, which is skipped");
+            }
+            Some(pods)
+        }
         (PodSource::File(path), None) => Some(read_file(&path)?),
         (PodSource::Standalone | PodSource::Cluster(_), None) => None,
     };
@@ -131,7 +139,10 @@ fn modified(path: &Path) -> Option<SystemTime> {
 }
 
 /// Lists the pods again when the file was written after `read`, and each second while that fails.
-fn watch_file(path: PathBuf, read: Option<SystemTime>) -> impl Stream<Item = WatchEvent<Pod>> {
+fn watch_file(
+    path: PathBuf,
+    read: Option<SystemTime>,
+) -> impl Stream<Item = WatchEvent<Pod, String>> {
     stream::unfold((path, read), async |(path, read)| {
         loop {
             tokio::time::sleep(INTERVAL).await;

@@ -17,4 +17,4 @@ pub use lease::{LEASE, Lease};
 pub use migrations::{PodName, migrations};
 pub use nodes::{NodeKeys, NodeMetadata};
 pub use reviews::Decision;
-pub use watch::WatchEvent;
+pub use watch::{Identity, WatchEvent};

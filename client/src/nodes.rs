@@ -4,9 +4,10 @@
 mod table;
 
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
+use std::pin::pin;
 
 use anyhow::Context;
-use futures_util::TryStreamExt;
+use futures_util::StreamExt;
 use jiff::Timestamp;
 use serde_json::json;
 
@@ -45,16 +46,23 @@ pub async fn nodes(
     if !flags.watch {
         return Ok(());
     }
-    let mut events = api.watch_nodes(prefix, selector);
-    while let Some(event) = events.try_next().await? {
+    let mut events = pin!(api.watch_nodes(prefix, selector));
+    while let Some(event) = events.next().await {
         let changed = match event {
-            WatchEvent::Listed(nodes) => nodes,
+            WatchEvent::Listed(nodes) => {
+                rows.retain(|row| nodes.iter().any(|node| node.name == row.name));
+                nodes
+            }
             WatchEvent::Changed(node) => vec![node],
             WatchEvent::Deleted(node) => {
                 rows.retain(|row| row.name != node.name);
                 continue;
             }
             WatchEvent::Following => continue,
+            WatchEvent::Skipped(reason) => {
+                writeln!(stderr(), "cannot decode a node: {reason}")?;
+                continue;
+            }
             WatchEvent::Failed(error) => {
                 writeln!(stderr(), "cannot watch the nodes: {error}; retrying")?;
                 continue;

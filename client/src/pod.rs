@@ -20,7 +20,6 @@ pub struct Metadata {
     pub uid: String,
     pub namespace: String,
     pub name: String,
-    pub resource_version: Option<String>,
     /// RFC 3339; empty if a file of pods does not contain it.
     pub creation_timestamp: String,
     /// Only those in [`key`].

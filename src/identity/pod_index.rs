@@ -55,8 +55,8 @@ impl PodIndex {
         }
     }
 
-    pub fn delete(&mut self, pod: &Pod) {
-        self.pods.remove(&*pod.metadata.uid);
+    pub fn delete(&mut self, uid: &str) {
+        self.pods.remove(uid);
     }
 
     pub fn replace(&mut self, pods: &[Pod]) {

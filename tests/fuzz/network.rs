@@ -257,7 +257,7 @@ pub(super) fn pods(bytes: &[u8]) {
     }
     if let Some(first) = items.first() {
         let before = index.count();
-        index.delete(first);
+        index.delete(&first.metadata.uid);
         assert_eq!(index.count(), before - 1);
         index.apply(first);
         assert_eq!(index.count(), before);

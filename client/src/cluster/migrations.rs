@@ -35,7 +35,8 @@ impl ApiClient {
             Err(_) if item.len() >= LONGEST_OBJECT => {}
             Err(error) => first_error = first_error.take().or(Some(error)),
         };
-        let list = streamed_list(&self.client, path, params, &mut on_item).await;
+        let request = Request::new(path).list(params);
+        let list = streamed_list(&self.client, request, &mut on_item).await;
         list.map_err(CallError::from).with_context(|| format!("cannot list {path}"))?;
         let parsed = first_error.map_or(Ok(objects), Err);
         parsed.with_context(|| format!("cannot parse an object of {path}"))

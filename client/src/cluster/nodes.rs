@@ -2,23 +2,16 @@
 //! kept: images and status are twenty times as large.
 
 use std::collections::BTreeMap;
-use std::future::ready;
 
-use anyhow::anyhow;
-use futures_util::StreamExt;
-use futures_util::stream::BoxStream;
-use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
-use kube::api::{Api, GetParams, ListParams, PartialObjectMeta, PatchParams, Request};
-use kube::runtime::watcher::{Config, Error, Event};
-use kube::runtime::{WatchStreamExt, watcher};
+use futures_util::Stream;
+use kube::api::{GetParams, ListParams, PatchParams, Request};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::call::{self, CallError, call};
 use super::client::{ApiClient, OwnNode};
 use super::streamed_list::streamed_list;
-use super::watch::WatchEvent;
+use super::watch::{METADATA, Watch, WatchEvent};
 use crate::contract::{Key, Prefix};
 use crate::json::decode;
 use crate::pod::Pod;
@@ -28,9 +21,6 @@ const PODS: &str = "/api/v1/pods";
 
 /// An annotation outside the agent's prefix. It is sent in dry runs only, so it is never stored.
 const FOREIGN_KEY: &str = "not-psi-agent.invalid/dry-run";
-
-/// Nodes per response with metadata alone.
-const METADATA_PAGE: u32 = 100;
 
 /// The part of a Node that the agent reads and writes.
 #[derive(Debug, Clone, Deserialize)]
@@ -126,53 +116,20 @@ impl ApiClient {
         self.list_all(NODES, &ListParams::default().labels(selector), own_keys).await
     }
 
-    /// Watches the annotations and labels with this prefix on the Nodes that match a label selector. Ends
-    /// only by an error: the API server rejects the selector.
+    /// Watches the annotations and labels with this prefix on the Nodes that match a label selector. The stream never
+    /// ends.
     pub fn watch_nodes(
         &self,
         prefix: &Prefix,
         selector: &str,
-    ) -> BoxStream<'static, anyhow::Result<WatchEvent<NodeMetadata>>> {
-        // Metadata alone: whole Nodes would be ten times as large.
-        let api = Api::<PartialObjectMeta<Node>>::all(self.client.clone());
-        let config = Config::default().labels(selector).page_size(METADATA_PAGE);
-        let (prefix, selector) = (prefix.clone(), selector.to_owned());
-        let own = move |mut node: PartialObjectMeta<Node>| {
-            let own_of = |keys: &mut Option<BTreeMap<String, String>>| {
-                let keys = keys.take().unwrap_or_default().into_iter();
-                keys.filter(|(key, _)| prefix.owns(key)).collect()
-            };
-            NodeMetadata {
-                annotations: own_of(&mut node.metadata.annotations),
-                labels: own_of(&mut node.metadata.labels),
-                name: node.name_any(),
-                resource_version: None,
-            }
+    ) -> impl Stream<Item = WatchEvent<NodeMetadata>> + use<> {
+        let prefix = prefix.clone();
+        let read = move |json: &[u8]| {
+            Ok(decode::<NodeKeys>(json)?.without_foreign_metadata(&prefix).metadata)
         };
-        // Each Node is reduced as it arrives, so that a list of thousands is in memory in this form only.
-        let mut listed = Vec::new();
-        let mut reduced = move |event| match event {
-            Ok(Event::Init) => {
-                listed.clear();
-                None
-            }
-            Ok(Event::InitApply(node)) => {
-                listed.push(own(node));
-                None
-            }
-            Ok(Event::InitDone) => Some(Ok(WatchEvent::Listed(std::mem::take(&mut listed)))),
-            Ok(Event::Apply(node)) => Some(Ok(WatchEvent::Changed(own(node)))),
-            Ok(Event::Delete(node)) => Some(Ok(WatchEvent::Deleted(own(node)))),
-            // A retry does not change that.
-            Err(Error::InitialListFailed(kube::Error::Api(status))) if status.code == 400 => {
-                let what = format!("rejects the label selector {selector:?}");
-                Some(Err(anyhow!("the API server {what}: {}", status.message)))
-            }
-            Err(error) => Some(Ok(WatchEvent::Failed(error.to_string()))),
-        };
-        // Not generic: each copy of a watch takes 100 kB of the binary.
-        let events = watcher(api, config).default_backoff();
-        events.filter_map(move |event| ready(reduced(event))).boxed()
+        // Whole Nodes would be ten times as large.
+        let selected = ListParams::default().labels(selector);
+        Watch::new(&self.client, NODES, selected, METADATA, read).events()
     }
 }
 
@@ -224,7 +181,8 @@ impl OwnNode {
             Ok(pod) => node = Some(pod.spec.node_name),
             Err(_) => is_any_unreadable = true,
         };
-        streamed_list(&self.api.client, PODS, &params, &mut on_item).await?;
+        let pods = Request::new(PODS).list(&params);
+        streamed_list(&self.api.client, pods, &mut on_item).await?;
         if node.is_none() && is_any_unreadable {
             return Err(call::unreachable("no pod of another node can be read"));
         }

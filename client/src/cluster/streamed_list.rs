@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::io::{AsyncBufRead, AsyncBufReadExt};
 use kube::Client;
-use kube::api::{ListParams, Request};
+use kube::core::request;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::time::timeout;
@@ -28,8 +28,9 @@ struct List {
 /// Sends a request, and returns its answer once that begins.
 pub(super) async fn begin(
     client: &Client,
-    request: http::Request<Vec<u8>>,
+    request: Result<http::Request<Vec<u8>>, request::Error>,
 ) -> kube::Result<impl AsyncBufRead + use<>> {
+    let request = request.map_err(kube::Error::BuildRequest)?;
     let silent = |_| Err(kube::Error::ReadEvents(ErrorKind::TimedOut.into()));
     timeout(FIRST_BYTE, client.request_stream(request)).await.unwrap_or_else(silent)
 }
@@ -37,11 +38,9 @@ pub(super) async fn begin(
 /// Passes each item of a list to `on_item`. Returns the list without its items.
 pub(super) async fn streamed_list(
     client: &Client,
-    path: &str,
-    params: &ListParams,
+    request: Result<http::Request<Vec<u8>>, request::Error>,
     on_item: &mut (dyn FnMut(&[u8]) + Send),
 ) -> kube::Result<Vec<u8>> {
-    let request = Request::new(path).list(params).map_err(kube::Error::BuildRequest)?;
     let mut body = pin!(begin(client, request).await?);
     let mut items = ListItems::default();
     loop {

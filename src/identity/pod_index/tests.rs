@@ -96,7 +96,7 @@ fn a_static_pod_is_found_by_the_container_in_its_status() {
     let path = format!("/kubepods/besteffort/pod{hash}/<compute>");
     assert_eq!(&*find(&index, &path).unwrap().container, "compute");
     let mut gone = index.clone();
-    gone.delete(&pod(&mirror));
+    gone.delete(&pod(&mirror).metadata.uid);
     assert_eq!(find(&gone, &path), None);
     // Without the container, the pod is not found.
     mirror["status"] = json!({});
@@ -156,7 +156,7 @@ fn the_cgroup_of_a_static_pod_belongs_to_the_pod_whose_container_is_below() {
         let mut index = PodIndex::of(Prefix::default(), &order.map(Pod::clone));
         let etcd = || Some("etcd".to_owned());
         assert_eq!(found(&index), [etcd(), etcd(), thief(), thief()]);
-        index.delete(&mirror);
+        index.delete(&mirror.metadata.uid);
         assert_eq!(found(&index), [None, None, thief(), thief()], "no pod has them");
     }
 }
@@ -208,7 +208,7 @@ fn a_new_list_removes_missing_pods_and_keeps_unchanged_allocations() {
         json!(format!("containerd://{CONSOLE}"));
     index.replace(&[pod(&restarted)]);
     assert_eq!(in_pod(&index, "/cri-containerd-<compute>.scope"), None);
-    index.delete(&pod(&restarted));
+    index.delete(&pod(&restarted).metadata.uid);
     assert_eq!(index.count(), 0);
 }
 
