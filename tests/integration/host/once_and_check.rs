@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::fixture::cli::check_host;
+use crate::fixture::check::check_host;
 use crate::support::agent::BINARY;
 use crate::support::cgroup::OwnCgroup;
 use crate::support::fake_node::FakeNode;
