@@ -3,26 +3,28 @@
 //! kubelet behind them.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::agent::get_from;
 use super::exposition::parse;
-use super::{cache_dir, free_port, project, wait_for};
+use super::{cache_dir, free_port, wait_for};
 pub(crate) use accounts::REAL_NODE;
 use accounts::{ADMIN_TOKEN, make_keys};
 use api_server::start_api_server;
 use audit::audit_policy;
 pub(crate) use audit::{Audited, Eviction};
+pub(crate) use kustomize::with_components;
 pub(crate) use scheduler::{LAUNCHER, unplaced_vm};
 
 mod accounts;
 mod api_server;
 mod audit;
+mod kustomize;
+mod objects;
 mod scheduler;
 
 /// The control plane; it ends with the value.
@@ -167,144 +169,6 @@ impl Cluster {
         serde_json::from_slice(&output).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
-    /// Makes the objects, or brings them to this state.
-    pub(crate) fn apply(&self, objects: &[Value]) {
-        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
-        self.kubectl(&["apply", "--validate=false", "-f", "-"], &list);
-    }
-
-    /// Makes a resource known, and waits until the API server serves it.
-    pub(crate) fn define(&self, definition: &Value) {
-        // Some are too large for the annotation that applying would keep.
-        self.kubectl(&["create", "-f", "-"], &definition.to_string());
-        let name = definition["metadata"]["name"].as_str().unwrap();
-        wait_for(&format!("{name} is served"), Duration::from_secs(60), || {
-            let definition = self.get(&["customresourcedefinition", name]);
-            let conditions = definition["status"]["conditions"].as_array().cloned();
-            let mut conditions = conditions.into_iter().flatten();
-            conditions.find(|it| it["type"] == "Established" && it["status"] == "True").map(drop)
-        });
-    }
-
-    /// Applies a kustomization of the project's.
-    pub(crate) fn apply_folder(&self, folder: &str) -> String {
-        self.kubectl(&["apply", "-k", project::path(folder).to_str().unwrap()], "")
-    }
-
-    /// Applies `daemonset/base` and makes the namespace `vms`; waits until the controllers are at work.
-    pub(crate) fn install_for_vms(&self) {
-        self.apply_folder("daemonset/base");
-        self.add_namespace("vms");
-        wait_for("the controllers are at work", Duration::from_secs(60), || {
-            let accounts = self.get(&["serviceaccounts", "-n", "vms"]);
-            accounts["items"].as_array().filter(|list| !list.is_empty()).map(drop)
-        });
-    }
-
-    /// Removes it, and waits until it is gone; its pods end as if there were a kubelet.
-    pub(crate) fn remove_folder(&self, folder: &str) {
-        let folder = project::path(folder);
-        self.kubectl(&["delete", "-k", folder.to_str().unwrap(), "--wait=false"], "");
-        let end = ["delete", "pods", "-n", "psi-agent", "--all", "--force", "--grace-period=0"];
-        wait_for("the namespace is gone", Duration::from_secs(90), || {
-            self.kubectl_output(&[&end[..], &["--wait=false"]].concat(), "");
-            let namespaces = self.kubectl(&["get", "namespaces", "-o", "name"], "");
-            (!namespaces.contains("psi-agent")).then_some(())
-        });
-    }
-
-    /// The base with components.
-    pub(crate) fn render_with(&self, components: &[&str]) -> String {
-        self.render(&with_components(components).to_string())
-    }
-
-    /// A kustomization that stands in a folder beside the base.
-    pub(crate) fn render(&self, kustomization: &str) -> String {
-        let output = self.try_render(kustomization);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    /// What kustomize makes of it, which may be an error.
-    pub(crate) fn try_render(&self, kustomization: &str) -> Output {
-        let folder = self.folder.join("rendered");
-        fs::create_dir_all(&folder).unwrap();
-        // A kustomization names its parts relative to itself.
-        let up = "../".repeat(folder.components().count() - 1);
-        let beside =
-            format!("{up}{}/", project::path("daemonset").strip_prefix("/").unwrap().display());
-        fs::write(folder.join("kustomization.yaml"), kustomization.replace("../", &beside))
-            .unwrap();
-        self.kubectl_as(&self.admin_kubeconfig(), &["kustomize", folder.to_str().unwrap()])
-    }
-
-    pub(crate) fn add_namespace(&self, name: &str) {
-        self.apply(&[json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})]);
-    }
-
-    /// A Node that pods can be bound to.
-    pub(crate) fn add_node(&self, name: &str) {
-        self.apply(&[json!({"apiVersion": "v1", "kind": "Node", "metadata": {
-            "name": name,
-            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"},
-        }})]);
-        let room = json!({"cpu": "16", "memory": "64Gi", "pods": "110",
-            "ephemeral-storage": "100Gi"});
-        let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady",
-            "lastHeartbeatTime": null, "lastTransitionTime": null});
-        let status = json!({"status": {
-            "capacity": room, "allocatable": room, "conditions": [ready],
-        }});
-        let patch = ["patch", "node", name, "--type=merge", "-p"];
-        let status = status.to_string();
-        self.kubectl(&[&patch[..], &[&status, "--subresource=status"]].concat(), "");
-        // Admission taints what no kubelet has called ready yet.
-        self.kubectl(&[&patch[..], &[r#"{"spec":{"taints":null}}"#]].concat(), "");
-    }
-
-    /// An object as the API server has it.
-    pub(crate) fn get(&self, arguments: &[&str]) -> Value {
-        let arguments = [&["get"], arguments, &["-o", "json"]].concat();
-        serde_json::from_str(&self.kubectl(&arguments, "")).unwrap()
-    }
-
-    /// Runs kubectl as somebody else, who may be refused.
-    pub(crate) fn kubectl_as(&self, kubeconfig: &Path, arguments: &[&str]) -> Output {
-        Command::new(program(&self.programs, "kubectl"))
-            .arg(format!("--kubeconfig={}", kubeconfig.display()))
-            .args(arguments)
-            .output()
-            .expect("kubectl starts: tests/kubernetes/build makes it")
-    }
-
-    /// Sets the status of a pod, which is the kubelet's to do elsewhere.
-    pub(crate) fn set_status(&self, namespace: &str, pod: &str, status: &Value) {
-        let patch = json!({ "status": status }).to_string();
-        let arguments =
-            ["patch", "pod", pod, "-n", namespace, "--subresource=status", "--type=merge", "-p"];
-        self.kubectl(&[&arguments[..], &[&patch]].concat(), "");
-    }
-
-    /// Runs kubectl as the administrator; it must succeed.
-    pub(crate) fn kubectl(&self, arguments: &[&str], input: &str) -> String {
-        self.kubectl_output(arguments, input).unwrap_or_else(|| panic!("kubectl {arguments:?}"))
-    }
-
-    /// What kubectl prints as the administrator; `None` if it fails.
-    pub(crate) fn kubectl_output(&self, arguments: &[&str], input: &str) -> Option<String> {
-        let mut child = Command::new(program(&self.programs, "kubectl"))
-            .arg(format!("--kubeconfig={}", self.kubeconfig("admin").display()))
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(fs::File::create(self.folder.join("kubectl.log")).unwrap())
-            .spawn()
-            .expect("kubectl starts: tests/kubernetes/build makes it");
-        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-        let output = child.wait_with_output().unwrap();
-        output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
-    }
-
     pub(crate) fn admin_kubeconfig(&self) -> PathBuf {
         self.kubeconfig("admin")
     }
@@ -394,16 +258,6 @@ impl Drop for Companion {
             super::show_end_of_log(&self.log.display().to_string(), &self.log);
         }
     }
-}
-
-/// A kustomization of the base with components.
-pub(crate) fn with_components(components: &[&str]) -> Value {
-    let components: Vec<String> =
-        components.iter().map(|name| format!("../components/{name}")).collect();
-    json!({
-        "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-        "resources": ["../base"], "components": components,
-    })
 }
 
 /// `KUBEBUILDER_ASSETS` where it is set, else what `tests/kubernetes/build` made.
