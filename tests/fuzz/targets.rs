@@ -1,5 +1,5 @@
 //! Fuzz targets: all parsers of kernel files and cgroup paths, and of what other programs send (in
-//! `network.rs`). The environment variable `PSI_AGENT_FUZZ_TARGET` selects one; without it, the names
+//! `network/`). The environment variable `PSI_AGENT_FUZZ_TARGET` selects one; without it, the names
 //! are printed. `run` builds this and runs all targets.
 #![no_main]
 
@@ -28,6 +28,8 @@ use psi_agent::kernel::task_text::{
 };
 use psi_agent::serve::compression::accepts_gzip;
 
+use crate::network::{requests, responses};
+
 type Parse = fn(&[u8]);
 
 /// An array of names and parsers, from `name: parser, …`. Results are ignored.
@@ -39,39 +41,39 @@ macro_rules! targets {
 
 static TARGETS: [(&str, Parse); 38] = targets! {
     accepts_gzip: |bytes| accepts_gzip(&String::from_utf8_lossy(bytes)),
-    authorization: network::authorization,
+    authorization: requests::authorization,
     cgroup_path: |bytes| Place::of_path(&String::from_utf8_lossy(bytes)),
     cpu_count: parse_cpu_set,
     cpu_max: parse_cpu_max,
     cpu_stat: parse_cpu_stat,
     cpuinfo: parse_cores,
     diskstats: parse_diskstats,
-    extender_arguments: network::extender_arguments,
-    host: network::host,
-    http_request: network::http_request,
+    extender_arguments: requests::extender_arguments,
+    host: requests::host,
+    http_request: requests::http_request,
     io_max: parse_io_limited,
     io_stat: parse_io_stat,
     limit: parse_limit,
-    list_items: network::list_items,
+    list_items: responses::list_items,
     meminfo: parse_meminfo,
     memory_events: parse_memory_events,
     memory_stat: parse_memory_stat,
     mountinfo: |bytes| (cgroup2_of(bytes), hiding_options(bytes, Path::new("/host/proc"), &[7])),
-    node: network::node,
-    node_annotations: network::node_annotations,
+    node: responses::node,
+    node_annotations: responses::node_annotations,
     number: parse_number,
-    pods: network::pods,
+    pods: responses::pods,
     populated: parse_populated,
     pressure: parse_pressure,
     proc_stat: parse_proc_stat,
     process_cgroup: |bytes| parse_cgroup_path(bytes).map(drop),
     process_status: counts_two_pids,
     processes: count_processes,
-    query_form: network::query_form,
-    reviews: network::reviews,
+    query_form: requests::query_form,
+    reviews: responses::reviews,
     schedstat: parse_schedstat,
     selinux_context: selinux_type,
-    snapshot: network::snapshot,
+    snapshot: responses::snapshot,
     task_schedstat: parse_task_schedstat,
     task_stat: parse_is_runnable,
     thread_name: thread_kind,
