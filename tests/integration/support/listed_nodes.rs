@@ -1,4 +1,4 @@
-//! Thousands of Nodes as a small server lists them, page by page, and a bridge that watches them.
+//! Thousands of Nodes that a small server lists, and a bridge that watches them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -88,24 +88,17 @@ fn converse(mut stream: &TcpStream, nodes: usize) {
             std::thread::sleep(10 * MINUTE);
             return;
         }
-        let asked = |key: &str| {
-            let value = request.split_once(&format!("{key}="))?.1;
-            value.split(['&', ' ']).next()?.parse::<usize>().ok()
-        };
-        let first = asked("continue").unwrap_or(0);
-        let next = (first + asked("limit").expect("a list by pages")).min(nodes);
-        let more = if next < nodes { next.to_string() } else { String::new() };
-        let page = json!({
+        let list = json!({
             "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
-            "metadata": {"resourceVersion": "1", "continue": more},
-            "items": (first..next).map(node).collect::<Vec<_>>(),
+            "metadata": {"resourceVersion": "1"},
+            "items": (0..nodes).map(node).collect::<Vec<_>>(),
         });
-        let page = page.to_string();
+        let list = list.to_string();
         let head = format!(
             "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-            page.len()
+            list.len()
         );
         stream.write_all(head.as_bytes()).unwrap();
-        stream.write_all(page.as_bytes()).unwrap();
+        stream.write_all(list.as_bytes()).unwrap();
     }
 }
