@@ -14,6 +14,8 @@ pub use flags::{
 };
 pub use source::{CpuSourceFlag, ExportFlags, PodSource, SourceFlags};
 
+use crate::client::flags::with_variable;
+
 mod command;
 mod flags;
 mod source;
@@ -28,7 +30,8 @@ impl Command {
     pub fn program() -> clap::Command {
         Self::command().mut_subcommands(|command| {
             let logs = !WITHOUT_LOG.contains(&command.get_name());
-            if logs { LogConfig::augment_args(command) } else { command }
+            let command = if logs { LogConfig::augment_args(command) } else { command };
+            command.mut_args(with_variable)
         })
     }
 

@@ -4,22 +4,32 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Args, ColorChoice, ValueEnum};
+use clap::{Arg, Args, ColorChoice, ValueEnum};
 use psi_agent_plan::Rules;
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::cluster::ApiClient;
 use crate::contract::Prefix;
 
+/// Names the environment variable of a flag that has the attribute `env`: PSI_AGENT_LEVELS for `--levels`, which clap
+/// alone names LEVELS.
+pub fn with_variable(flag: Arg) -> Arg {
+    if flag.get_env().is_none() {
+        return flag;
+    }
+    let name = flag.get_id().as_str().to_uppercase();
+    flag.env(format!("PSI_AGENT_{name}"))
+}
+
 /// Flags of the agent's commands that use the API server.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Cluster")]
 pub struct ApiFlags {
     /// Kubeconfig for access to the API server from outside a pod
-    #[arg(long, env = "PSI_AGENT_KUBECONFIG", value_name = "FILE")]
+    #[arg(long, env, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Prefix of keys on Nodes and pods, a DNS subdomain
-    #[arg(long, env = "PSI_AGENT_PREFIX", default_value_t)]
+    #[arg(long, env, default_value_t)]
     pub prefix: Prefix,
 }
 
@@ -34,7 +44,7 @@ impl ApiFlags {
 #[command(next_help_heading = "Terminal")]
 pub struct ColorFlag {
     /// Colours by level. auto: in a terminal, unless NO_COLOR is set
-    #[arg(long, env = "PSI_AGENT_COLOR", value_name = "WHEN", default_value = "auto")]
+    #[arg(long, env, value_name = "WHEN", default_value = "auto")]
     pub color: ColorChoice,
 }
 
@@ -42,8 +52,7 @@ pub struct ColorFlag {
 #[command(next_help_heading = "Nodes")]
 pub struct StaleAfter {
     /// Age from which a score is stale: twice the agents' --heartbeat-interval
-    #[arg(long, env = "PSI_AGENT_STALE_AFTER", value_name = "DURATION",
-          value_parser = parse_duration, default_value = "10m")]
+    #[arg(long, env, value_name = "DURATION", value_parser = parse_duration, default_value = "10m")]
     pub stale_after: Duration,
 }
 
@@ -66,7 +75,7 @@ pub struct NodesFlags {
     #[arg(short = 'l', long)]
     pub selector: Option<String>,
     /// Exit code 1 unless at least one node has a score and no score is stale
-    #[arg(long, env = "PSI_AGENT_REQUIRE_FRESH")]
+    #[arg(long, env)]
     pub require_fresh: bool,
 }
 
@@ -150,28 +159,22 @@ pub struct PlanFlags {
 #[command(next_help_heading = "Plan")]
 pub struct RuleFlags {
     /// Namespace of the planner's Lease, psi-agent-planner
-    #[arg(
-        long,
-        env = "PSI_AGENT_LEASE_NAMESPACE",
-        value_name = "NAMESPACE",
-        default_value = "psi-agent"
-    )]
+    #[arg(long, env, value_name = "NAMESPACE", default_value = "psi-agent")]
     pub lease_namespace: String,
     /// Most migrations of plans at the same time
-    #[arg(long, env = "PSI_AGENT_MOST_ACTIVE", value_name = "MIGRATIONS", default_value_t = 2)]
+    #[arg(long, env, value_name = "MIGRATIONS", default_value_t = 2)]
     pub most_active: usize,
     /// Most migrations of plans that begin within an hour
-    #[arg(long, env = "PSI_AGENT_MOVES_PER_HOUR", value_name = "MIGRATIONS", default_value_t = 10)]
+    #[arg(long, env, value_name = "MIGRATIONS", default_value_t = 10)]
     pub moves_per_hour: usize,
     /// Least CPUs' worth of waiting that a move ends on both nodes together
     ///
     /// Nodes with few CPUs want less.
-    #[arg(long, env = "PSI_AGENT_LEAST_GAIN", value_name = "CPUS", value_parser = parse_cpus,
+    #[arg(long, env, value_name = "CPUS", value_parser = parse_cpus,
           default_value_t = Rules::default().least_gain)]
     pub least_gain: f64,
     /// Time after its start or a migration in which a VM does not move
-    #[arg(long, env = "PSI_AGENT_MIN_AGE", value_name = "DURATION", value_parser = parse_duration,
-          default_value = "6h")]
+    #[arg(long, env, value_name = "DURATION", value_parser = parse_duration, default_value = "6h")]
     pub min_age: Duration,
 }
 
@@ -193,12 +196,10 @@ pub struct PlannerFlags {
     #[arg(long)]
     pub apply: bool,
     /// Time between two plans
-    #[arg(long, env = "PSI_AGENT_INTERVAL", value_name = "DURATION", value_parser = parse_duration,
-          default_value = "2m")]
+    #[arg(long, env, value_name = "DURATION", value_parser = parse_duration, default_value = "2m")]
     pub interval: Duration,
     /// Name of this process in the Lease, such as that of its pod
-    #[arg(long, env = "PSI_AGENT_LEASE_HOLDER", value_name = "NAME",
-          value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, env, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub lease_holder: String,
     #[command(flatten)]
     pub rules: RuleFlags,

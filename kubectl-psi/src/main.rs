@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 use jiff::Timestamp;
 use psi_agent_client::cluster::{ApiClient, block_on};
 use psi_agent_client::contract::Prefix;
-use psi_agent_client::flags::{ColorFlag, NodesFlags, PlanFlags, ReapFlags};
+use psi_agent_client::flags::{ColorFlag, NodesFlags, PlanFlags, ReapFlags, with_variable};
 use psi_agent_client::output::WRONG_USAGE;
 use psi_agent_client::top::show;
 use psi_agent_client::{nodes, plan, reap};
@@ -23,6 +23,8 @@ use agent_pod::AgentPod;
     bin_name = "kubectl psi",
     version,
     max_term_width = 100,
+    mut_args(with_variable),
+    mut_subcommands(|command| command.mut_args(with_variable)),
     about = "Shows how much nodes slow their VMs or containers down, as psi-agent measures it."
 )]
 struct CommandLine {
@@ -35,13 +37,7 @@ struct CommandLine {
     #[arg(long, global = true, value_name = "NAME", help_heading = "Cluster")]
     context: Option<String>,
     /// Prefix of keys on Nodes and pods, a DNS subdomain
-    #[arg(
-        long,
-        global = true,
-        env = "PSI_AGENT_PREFIX",
-        help_heading = "Cluster",
-        default_value_t
-    )]
+    #[arg(long, global = true, env, help_heading = "Cluster", default_value_t)]
     prefix: Prefix,
 }
 
@@ -110,5 +106,24 @@ async fn run(command_line: CommandLine) -> anyhow::Result<()> {
         }
         Command::Plan(flags) => plan::plan(&api, &prefix, &flags, Timestamp::now, &mut out).await,
         Command::Reap(flags) => reap::reap(&api, &prefix, &flags, Timestamp::now, &mut out).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn environment_variables_begin_with_the_name_of_the_agent() {
+        let program = CommandLine::command();
+        let of_commands = program.get_subcommands().flat_map(clap::Command::get_opts);
+        let variables: Vec<_> =
+            of_commands.chain(program.get_opts()).filter_map(|flag| flag.get_env()).collect();
+        assert!(variables.len() > 5, "{variables:?}");
+        for variable in variables {
+            assert!(variable.to_str().unwrap().starts_with("PSI_AGENT_"), "{variable:?}");
+        }
     }
 }

@@ -118,14 +118,14 @@ pub struct RunConfig {
     /// Authentication for /metrics
     ///
     /// kubernetes requires TLS, and a cluster whose API server reviews the tokens.
-    #[arg(long, env = "PSI_AGENT_AUTH", value_enum, default_value_t = Auth::None, help_heading = "Server",
+    #[arg(long, env, value_enum, default_value_t = Auth::None, help_heading = "Server",
           requires_if("kubernetes", "tls_cert_file"))]
     pub auth: Auth,
     /// Clients that may open the page and /snapshot.json
     ///
     /// loopback: clients on this host or in this pod, `kubectl port-forward` included. anywhere: all
     /// clients that may read the metrics. off: none.
-    #[arg(long, env = "PSI_AGENT_PAGE", default_value = "loopback", help_heading = "Server",
+    #[arg(long, env, default_value = "loopback", help_heading = "Server",
           value_parser = PossibleValuesParser::new(Page::VARIANTS).try_map(|word| word.parse::<Page>()))]
     pub page: Page,
     #[command(flatten)]
@@ -169,7 +169,7 @@ pub struct CheckConfig {
     #[command(flatten)]
     pub publish: PublishFlag,
     /// Score from 0 to 100 above which the check fails, for scripts
-    #[arg(long, env = "PSI_AGENT_MAX_SCORE", value_name = "SCORE", value_parser = value_parser!(u8).range(..=100),
+    #[arg(long, env, value_name = "SCORE", value_parser = value_parser!(u8).range(..=100),
           help_heading = "Score")]
     pub max_score: Option<u8>,
 }
@@ -187,17 +187,12 @@ pub struct BridgeConfig {
     pub api: ApiFlags,
 
     /// Label selector of Nodes, in kubectl's syntax; empty for all Nodes
-    #[arg(
-        long,
-        env = "PSI_AGENT_NODE_SELECTOR",
-        value_name = "SELECTOR",
-        default_value = "kubevirt.io/schedulable=true"
-    )]
+    #[arg(long, env, value_name = "SELECTOR", default_value = "kubevirt.io/schedulable=true")]
     pub node_selector: String,
 
     /// Window over which each node's score is averaged, 10s to 1h
     // A shorter one follows every burst; with a longer one, a node's score stays high for hours.
-    #[arg(long, env = "PSI_AGENT_WINDOW", value_name = "DURATION", default_value = "10m",
+    #[arg(long, env, value_name = "DURATION", default_value = "10m",
           value_parser = duration_within([10, 3_600], "a window is 10s to 1h long"))]
     pub window: Duration,
 

@@ -17,12 +17,7 @@ use crate::serve::tls::CertificateFiles;
 #[command(next_help_heading = "Server")]
 pub struct ListenAddress {
     /// Address of the agent's HTTP server
-    #[arg(
-        long,
-        env = "PSI_AGENT_LISTEN_ADDRESS",
-        value_name = "ADDRESS:PORT",
-        default_value = "127.0.0.1:9942"
-    )]
+    #[arg(long, env, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9942")]
     pub listen_address: SocketAddr,
 }
 
@@ -36,7 +31,7 @@ pub struct ServerFlags {
     ///
     /// It serves only /livez and /readyz, without TLS. Clients of the first server cannot delay probes
     /// there.
-    #[arg(long, env = "PSI_AGENT_PROBE_ADDRESS", value_name = "ADDRESS:PORT")]
+    #[arg(long, env, value_name = "ADDRESS:PORT")]
     pub probe_address: Option<SocketAddr>,
 
     /// `None` for plain HTTP.
@@ -57,12 +52,11 @@ pub enum Auth {
 #[command(next_help_heading = "Score")]
 pub struct ScoreFlags {
     /// Scores at which the levels medium and high begin, 1 to 100
-    #[arg(long, env = "PSI_AGENT_LEVELS", value_name = "MEDIUM,HIGH", default_value_t)]
+    #[arg(long, env, value_name = "MEDIUM,HIGH", default_value_t)]
     pub levels: Thresholds,
 
     /// Resources in the score, which is the largest of their contentions
-    #[arg(long, env = "PSI_AGENT_SCORE_RESOURCES", value_name = "RESOURCES",
-          value_delimiter = ',', default_value = "cpu,memory",
+    #[arg(long, env, value_name = "RESOURCES", value_delimiter = ',', default_value = "cpu,memory",
           value_parser = PossibleValuesParser::new(Resource::VARIANTS).try_map(|word| word.parse::<Resource>()))]
     pub score_resources: Vec<Resource>,
 }
@@ -71,7 +65,7 @@ pub struct ScoreFlags {
 #[command(next_help_heading = "Publishing")]
 pub struct PublishFlag {
     /// Publication of the score on this Node [default: on in a cluster, else dry-run]
-    #[arg(long, env = "PSI_AGENT_PUBLISH", value_enum)]
+    #[arg(long, env, value_enum)]
     publish: Option<Publish>,
 }
 
@@ -99,11 +93,11 @@ impl PublishFlag {
 #[command(next_help_heading = "Publishing")]
 pub struct OutputFlags {
     /// Labels PREFIX/pressure with the level and PREFIX/headroom, beside the annotations
-    #[arg(long, env = "PSI_AGENT_LABEL", value_parser = BoolishValueParser::new())]
+    #[arg(long, env, value_parser = BoolishValueParser::new())]
     pub label: bool,
 
     /// Levels at which the Node gets a PreferNoSchedule taint, beside the annotations
-    #[arg(long, env = "PSI_AGENT_TAINT_LEVELS", value_delimiter = ',', value_name = "LEVELS",
+    #[arg(long, env, value_delimiter = ',', value_name = "LEVELS",
           value_parser = PossibleValuesParser::new(["medium", "high"]).try_map(|word| word.parse::<Level>()))]
     pub taint_levels: Vec<Level>,
 }
@@ -119,7 +113,7 @@ pub struct PublishingFlags {
     /// A value is stale when it is twice as old. Set --stale-after of nodes and bridge, and --older-than
     /// of reap, accordingly.
     // The longer the interval, the longer the last value of a stopped agent counts as fresh.
-    #[arg(long, env = "PSI_AGENT_HEARTBEAT_INTERVAL", value_name = "DURATION", default_value = "5m",
+    #[arg(long, env, value_name = "DURATION", default_value = "5m",
           value_parser = duration_within([300, 1_800], "a heartbeat interval is 5m to 30m"))]
     pub heartbeat_interval: Duration,
 
@@ -129,21 +123,20 @@ pub struct PublishingFlags {
     /// History of the demand of each VM that headroom and candidates need, 1s to 30m
     ///
     /// They are averages over 30 min. A node publishes none until all of its VMs have this history.
-    #[arg(long, env = "PSI_AGENT_SETTLE", value_name = "DURATION", default_value = "5m",
+    #[arg(long, env, value_name = "DURATION", default_value = "5m",
           value_parser = duration_within([1, 1_800], "this history is 1s to 30m long"))]
     pub settle: Duration,
 
     /// Label PREFIX/migrate-first on the virt-launcher pod of the VM to move first
     ///
     /// At most one pod of this node has the label, and only while the level is medium or high.
-    #[arg(long, env = "PSI_AGENT_MARK_CANDIDATE", value_parser = BoolishValueParser::new())]
+    #[arg(long, env, value_parser = BoolishValueParser::new())]
     pub mark_candidate: bool,
 
     /// Age from which a VM can be named as the one to move first
     ///
     /// Set it to the minPodAge of the descheduler's policy.
-    #[arg(long, env = "PSI_AGENT_CANDIDATE_MIN_AGE", value_name = "DURATION", value_parser = parse_duration,
-          default_value = "6h")]
+    #[arg(long, env, value_name = "DURATION", value_parser = parse_duration, default_value = "6h")]
     pub candidate_min_age: Duration,
 }
 
@@ -152,12 +145,12 @@ pub struct PublishingFlags {
 #[command(next_help_heading = "Log")]
 pub struct LogConfig {
     /// Lowest severity to log
-    #[arg(long = "log-level", id = "log_level", env = "PSI_AGENT_LOG_LEVEL", value_name = "LEVEL", default_value = "info",
+    #[arg(long = "log-level", id = "log_level", env, value_name = "LEVEL", default_value = "info",
           value_parser = PossibleValuesParser::new(["error", "warn", "info", "debug", "trace"]).try_map(|word| word.parse::<tracing::Level>()))]
     pub level: tracing::Level,
 
     /// Format of log lines
-    #[arg(long = "log-format", id = "log_format", env = "PSI_AGENT_LOG_FORMAT", value_name = "FORMAT",
+    #[arg(long = "log-format", id = "log_format", env, value_name = "FORMAT",
           value_enum, default_value_t = LogFormat::Auto)]
     pub format: LogFormat,
 }

@@ -16,38 +16,32 @@ pub struct SourceFlags {
     pub api: ApiFlags,
 
     /// Name of this node in the cluster
-    #[arg(long, env = "PSI_AGENT_NODE_NAME", value_name = "NAME", help_heading = "Cluster",
+    #[arg(long, env, value_name = "NAME", help_heading = "Cluster",
           value_parser = NonEmptyStringValueParser::new())]
     node_name: Option<String>,
 
     /// File of pods in place of the API server
     ///
     /// The format is that of `kubectl get pods -o json`. The file is reloaded when it changes.
-    #[arg(long, env = "PSI_AGENT_PODS_FILE", value_name = "FILE", help_heading = "Cluster")]
+    #[arg(long, env, value_name = "FILE", help_heading = "Cluster")]
     pods_file: Option<PathBuf>,
 
     /// Cgroups to read [default: virt-launcher with a source of pods, else all]
-    #[arg(long, env = "PSI_AGENT_SCOPE", value_enum, help_heading = "Scope")]
+    #[arg(long, env, value_enum, help_heading = "Scope")]
     scope: Option<Scope>,
 
     /// The host's /proc
-    #[arg(
-        long,
-        env = "PSI_AGENT_PROC_ROOT",
-        value_name = "DIR",
-        default_value = "/proc",
-        help_heading = "Kernel"
-    )]
+    #[arg(long, env, value_name = "DIR", default_value = "/proc", help_heading = "Kernel")]
     pub proc_root: PathBuf,
 
     /// Root of the cgroup v2 hierarchy [default: the mount in /proc/self/mountinfo]
-    #[arg(long, env = "PSI_AGENT_CGROUP_ROOT", value_name = "DIR", help_heading = "Kernel")]
+    #[arg(long, env, value_name = "DIR", help_heading = "Kernel")]
     pub cgroup_root: Option<PathBuf>,
 
     /// Source of CPU wait time, chosen once at start
     ///
     /// run-delay requires a --proc-root that shows all of the host's processes.
-    #[arg(long, env = "PSI_AGENT_CPU_SOURCE", value_enum, value_name = "SOURCE", default_value_t = CpuSourceFlag::Auto,
+    #[arg(long, env, value_enum, value_name = "SOURCE", default_value_t = CpuSourceFlag::Auto,
           help_heading = "Kernel")]
     pub cpu_source: CpuSourceFlag,
 }
@@ -123,7 +117,7 @@ pub struct ExportFlags {
     /// Levels of cgroups to export in the scopes pods and virt-launcher
     #[arg(
         long,
-        env = "PSI_AGENT_CGROUP_LEVELS",
+        env,
         value_enum,
         value_name = "LEVELS",
         value_delimiter = ',',
@@ -134,7 +128,7 @@ pub struct ExportFlags {
     /// Groups of metrics to export
     #[arg(
         long,
-        env = "PSI_AGENT_FAMILIES",
+        env,
         value_enum,
         value_delimiter = ',',
         default_value = "pressure,cpu,memory,io,irq,spec,node"

@@ -31,11 +31,11 @@ pub struct CertificateFiles {
     ///
     /// Plain HTTP from loopback still works for all but the metrics, so `kubectl port-forward` and top
     /// need no certificate.
-    #[arg(long, env = "PSI_AGENT_TLS_CERT_FILE", value_name = "FILE", required = false)]
+    #[arg(long, env, value_name = "FILE", required = false)]
     pub tls_cert_file: PathBuf,
 
     /// Private key of the TLS certificate (PEM), reloaded when it changes
-    #[arg(long, env = "PSI_AGENT_TLS_PRIVATE_KEY_FILE", value_name = "FILE", required = false)]
+    #[arg(long, env, value_name = "FILE", required = false)]
     pub tls_private_key_file: PathBuf,
 }
 
