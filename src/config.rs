@@ -1,5 +1,5 @@
 //! The command line and its environment variables. The flags of a command are its configuration, which
-//! `rules.rs` checks. No other module reads either, except that `top` reads `COLUMNS`, `NO_COLOR` and `TERM`.
+//! [`Command::parse`] checks. No other module reads either, except that `top` reads `COLUMNS`, `NO_COLOR` and `TERM`.
 
 use std::ffi::OsString;
 
@@ -7,7 +7,8 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches};
 
 pub use command::{
-    BridgeConfig, CheckConfig, Command, OnceConfig, PlannerConfig, RunConfig, TopConfig,
+    BridgeConfig, CheckConfig, ClusterCommand, Command, OnceConfig, PlannerConfig, RunConfig,
+    TopConfig,
 };
 pub use flags::{
     Auth, ListenAddress, LogConfig, LogFormat, OutputFlags, Publish, PublishingFlags, ScoreFlags,
@@ -74,11 +75,9 @@ impl Command {
             Self::Once(OnceConfig { source, .. }) | Self::Top(TopConfig { source, .. }) => {
                 (source, Publish::Off, Auth::None)
             }
-            Self::Bridge(_)
-            | Self::Nodes { .. }
-            | Self::Reap { .. }
-            | Self::Plan { .. }
-            | Self::Planner(_) => return Ok(()),
+            Self::Bridge(_) | Self::Nodes(_) | Self::Reap(_) | Self::Plan(_) | Self::Planner(_) => {
+                return Ok(());
+            }
             Self::Demo(_) | Self::Completions { .. } | Self::Man { .. } => return Ok(()),
         };
         let has_cluster = in_cluster || source.api.kubeconfig.is_some();

@@ -8,7 +8,7 @@ use clap_mangen::Man;
 use psi_agent::client::cluster::block_on;
 use psi_agent::client::output::{WRONG_USAGE, print};
 use psi_agent::client::{nodes, plan, reap};
-use psi_agent::config::Command;
+use psi_agent::config::{ClusterCommand, Command};
 use psi_agent::{agent, bridge, check, clock, demo, log, once, planner, top};
 
 fn main() -> ExitCode {
@@ -43,13 +43,13 @@ fn execute(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Once(config) => once::once(config, out)?,
         Command::Top(config) => top::top(config)?,
         Command::Check(config) => return check::check(config, out),
-        Command::Nodes { api, flags } => block_on(async {
+        Command::Nodes(ClusterCommand { api, flags }) => block_on(async {
             nodes::nodes(&api.connect().await?, &api.prefix, flags, now, out).await
         })?,
-        Command::Reap { api, flags } => block_on(async {
+        Command::Reap(ClusterCommand { api, flags }) => block_on(async {
             reap::reap(&api.connect().await?, &api.prefix, flags, now, out).await
         })?,
-        Command::Plan { api, flags } => block_on(async {
+        Command::Plan(ClusterCommand { api, flags }) => block_on(async {
             plan::plan(&api.connect().await?, &api.prefix, flags, now, out).await
         })?,
         Command::Planner(config) => planner::planner(config)?,

@@ -60,30 +60,15 @@ pub enum Command {
     /// LEVEL: the label of the node, or else the level of its score by the default of --levels. HEADROOM:
     /// busy vCPUs that can be added before the level is medium. CANDIDATE: UID of the pod of the VM with
     /// the most relief. DEMAND, WAITING: CPUs, averaged over 30 min.
-    Nodes {
-        #[command(flatten)]
-        api: ApiFlags,
-        #[command(flatten)]
-        flags: NodesFlags,
-    },
+    Nodes(ClusterCommand<NodesFlags>),
     /// Remove stale published scores from Nodes
-    Reap {
-        #[command(flatten)]
-        api: ApiFlags,
-        #[command(flatten)]
-        flags: ReapFlags,
-    },
+    Reap(ClusterCommand<ReapFlags>),
     /// Propose moves of VMs from contended nodes to nodes with headroom
     ///
     /// Reads Nodes, pods, and KubeVirt's VMs and migrations. Creates migrations only with --apply.
     /// GAIN: CPUs' worth of waiting that would end on both nodes together. DEMAND: CPUs that the VM, or
     /// all of the node, would use without waiting, averaged over 30 min, before and after the move.
-    Plan {
-        #[command(flatten)]
-        api: ApiFlags,
-        #[command(flatten)]
-        flags: PlanFlags,
-    },
+    Plan(ClusterCommand<PlanFlags>),
     /// Plan again and again, and create the migrations of the plans with --apply
     ///
     /// Runs once in a cluster. Its Lease, psi-agent-planner, keeps what has to survive a restart. Three
@@ -172,6 +157,15 @@ pub struct CheckConfig {
     #[arg(long, env, value_name = "SCORE", value_parser = value_parser!(u8).range(..=100),
           help_heading = "Score")]
     pub max_score: Option<u8>,
+}
+
+// A command that needs only the API server. No doc comment: it would become the description of each.
+#[derive(Debug, Args)]
+pub struct ClusterCommand<F: Args> {
+    #[command(flatten)]
+    pub api: ApiFlags,
+    #[command(flatten)]
+    pub flags: F,
 }
 
 #[derive(Debug, Args)]
