@@ -99,11 +99,10 @@ impl Demo {
 
 impl Service for Demo {
     async fn respond(&self, request: Request<Incoming>, _: IpAddr) -> Response<Body> {
-        if request.method() != Method::GET && request.method() != Method::HEAD {
-            return method_not_allowed("GET, HEAD");
-        }
+        let is_read = [Method::GET, Method::HEAD].contains(request.method());
         let answer = || self.at(clock::now().at);
         let response = match request.uri().path() {
+            _ if !is_read => Some(method_not_allowed("GET, HEAD")),
             PAGE => Some(page()),
             METRICS => {
                 answer().map(|answer| whole(StatusCode::OK, EXPOSITION, answer.metrics.into()))

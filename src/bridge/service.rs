@@ -183,29 +183,25 @@ impl BridgeService {
 
 impl Service for BridgeService {
     async fn respond(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
-        let path = request.uri().path();
-        let methods = match path {
-            QUERY => "GET, POST",
-            PRIORITIZE => "POST",
-            WATCHER | METRICS | LIVEZ | READYZ => "GET, HEAD",
-            _ => {
-                return text(
-                    StatusCode::NOT_FOUND,
-                    "Not found. Try /api/v1/query, /watcher, /prioritize or /metrics.\n",
-                );
+        match (request.uri().path(), request.method().as_str()) {
+            (QUERY, "GET" | "POST") => {
+                self.response(bridge::QUERY, self.query(request, peer).await)
             }
-        };
-        if !methods.split(", ").any(|method| method == request.method().as_str()) {
-            return method_not_allowed(methods);
-        }
-        match path {
-            QUERY => self.response(bridge::QUERY, self.query(request, peer).await),
-            WATCHER => self.response(bridge::WATCHER, self.watcher()),
-            PRIORITIZE => self.response(bridge::PRIORITIZE, self.prioritize(request, peer).await),
-            METRICS => self.metrics(),
-            READYZ => self.readyz(),
+            (QUERY, _) => method_not_allowed("GET, POST"),
+            (PRIORITIZE, "POST") => {
+                self.response(bridge::PRIORITIZE, self.prioritize(request, peer).await)
+            }
+            (PRIORITIZE, _) => method_not_allowed("POST"),
+            (WATCHER, "GET" | "HEAD") => self.response(bridge::WATCHER, self.watcher()),
+            (METRICS, "GET" | "HEAD") => self.metrics(),
+            (READYZ, "GET" | "HEAD") => self.readyz(),
             // Always healthy: if the event loop did not run, there would be no response.
-            _ => text(StatusCode::OK, "ok\n"),
+            (LIVEZ, "GET" | "HEAD") => text(StatusCode::OK, "ok\n"),
+            (WATCHER | METRICS | READYZ | LIVEZ, _) => method_not_allowed("GET, HEAD"),
+            _ => text(
+                StatusCode::NOT_FOUND,
+                "Not found. Try /api/v1/query, /watcher, /prioritize or /metrics.\n",
+            ),
         }
     }
 }

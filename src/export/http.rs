@@ -100,26 +100,7 @@ impl AgentService {
         })
     }
 
-    /// An error is the response of a request that is refused, or can't be answered yet.
-    async fn try_respond(
-        &self,
-        request: &Request<Incoming>,
-        peer: IpAddr,
-    ) -> Result<Response<Body>, Response<Body>> {
-        self.check_access(request, peer).await?;
-        if request.method() != Method::GET && request.method() != Method::HEAD {
-            return Err(method_not_allowed("GET, HEAD"));
-        }
-        match request.uri().path() {
-            METRICS => self.metrics(request).await,
-            SNAPSHOT => self.snapshot().await,
-            LIVEZ => Ok(self.livez()),
-            READYZ => Ok(self.readyz()),
-            PAGE => Ok(page()),
-            _ => Err(text(StatusCode::NOT_FOUND, "Not found. Try / or /metrics.\n")),
-        }
-    }
-
+    /// An error is the response of a request that can't be answered yet.
     async fn metrics(&self, request: &Request<Incoming>) -> Result<Response<Body>, Response<Body>> {
         let sample = self.sample(Detail::Exported).await?;
         let accepted = request.headers().get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
@@ -192,7 +173,20 @@ impl AgentService {
 
 impl Service for AgentService {
     async fn respond(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
-        self.try_respond(&request, peer).await.unwrap_or_else(|refused| refused)
+        if let Err(refused) = self.check_access(&request, peer).await {
+            return refused;
+        }
+        let is_read = [Method::GET, Method::HEAD].contains(request.method());
+        let response = match request.uri().path() {
+            _ if !is_read => Err(method_not_allowed("GET, HEAD")),
+            METRICS => self.metrics(&request).await,
+            SNAPSHOT => self.snapshot().await,
+            LIVEZ => Ok(self.livez()),
+            READYZ => Ok(self.readyz()),
+            PAGE => Ok(page()),
+            _ => Err(text(StatusCode::NOT_FOUND, "Not found. Try / or /metrics.\n")),
+        };
+        response.unwrap_or_else(|refused| refused)
     }
 }
 
