@@ -20,8 +20,7 @@ use super::counters::{
 use super::io_stat::{IoCounters, parse_io_limited, parse_io_stat};
 use super::limits::{CpuMax, CpuSet, parse_cpu_max, parse_cpu_set, parse_limit, parse_number};
 use super::pressure::{Pressure, parse_pressure};
-use super::read::{ReadError, ReadErrorKind, files, if_present, list, read_all, read_once};
-use super::text::ParseError;
+use super::read::{Parse, ReadError, ReadErrorKind, files, if_present, list, read_all, read_once};
 use crate::cgroup_path::Place;
 use crate::client::resource::PerResource;
 pub use crate::client::resource::Resource;
@@ -218,11 +217,7 @@ impl CgroupDir {
         read_once(base, &file, parse_pressure).map_err(|why| self.error(name, why))
     }
 
-    fn read<T>(
-        &self,
-        name: &CStr,
-        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
-    ) -> Result<Option<T>, ReadError> {
+    fn read<T>(&self, name: &CStr, parse: impl Parse<T>) -> Result<Option<T>, ReadError> {
         if !self.root.may_have(name) {
             return Ok(None);
         }

@@ -13,9 +13,8 @@ use super::node_text::{
 use super::own_process::own_groups;
 use super::pressure::{Pressure, parse_pressure};
 use super::process_dir::{TaskDir, TaskId};
-use super::read::{Directory, ReadError, files, if_present};
+use super::read::{Directory, Parse, ReadError, files, if_present};
 use super::task_text::{counts_two_pids, selinux_type};
-use super::text::ParseError;
 use crate::client::resource::{PerResource, Resource};
 
 /// A mounted `/proc`, or a directory with copies of its files. A value is `None`
@@ -96,11 +95,7 @@ impl ProcRoot {
         words.find(|word| word.starts_with("psi=")).map(str::to_owned)
     }
 
-    fn read<T>(
-        &self,
-        name: &CStr,
-        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
-    ) -> Result<Option<T>, ReadError> {
+    fn read<T>(&self, name: &CStr, parse: impl Parse<T>) -> Result<Option<T>, ReadError> {
         if_present(self.0.read(name, parse))
     }
 }

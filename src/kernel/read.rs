@@ -95,11 +95,16 @@ impl From<Errno> for ReadErrorKind {
 /// five scheduling domains each. The bound ends the reading of an endless file, such as a device.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
+/// A parser of a file's bytes.
+pub(super) trait Parse<T>: FnOnce(&[u8]) -> Result<T, ParseError> {}
+
+impl<T, F: FnOnce(&[u8]) -> Result<T, ParseError>> Parse<T> for F {}
+
 /// Reads and parses a short file, which the kernel returns whole in one `read`, such as a pressure file.
 pub(super) fn read_once<T>(
     dir: impl AsFd,
     name: &CStr,
-    parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
+    parse: impl Parse<T>,
 ) -> Result<T, ReadErrorKind> {
     let mut text = [0; 1024];
     let length = nix::unistd::read(open_file(dir, name)?, &mut text)?;
@@ -110,7 +115,7 @@ pub(super) fn read_once<T>(
 pub(super) fn read_all<T>(
     dir: impl AsFd,
     name: &CStr,
-    parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
+    parse: impl Parse<T>,
 ) -> Result<T, ReadErrorKind> {
     let (file, mut text) = (File::from(open_file(dir, name)?), Vec::with_capacity(16 * 1024));
     let read = file.take(MAX_FILE_BYTES).read_to_end(&mut text);
@@ -162,20 +167,12 @@ impl Directory {
     }
 
     /// Reads and parses a file up to its end.
-    pub(super) fn read<T>(
-        &self,
-        name: &CStr,
-        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
-    ) -> Result<T, ReadError> {
+    pub(super) fn read<T>(&self, name: &CStr, parse: impl Parse<T>) -> Result<T, ReadError> {
         read_all(&self.handle, name, parse).map_err(|kind| self.error(name, kind))
     }
 
     /// As [`Directory::read`], for a file that the kernel returns whole in one `read`.
-    pub(super) fn read_once<T>(
-        &self,
-        name: &CStr,
-        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
-    ) -> Result<T, ReadError> {
+    pub(super) fn read_once<T>(&self, name: &CStr, parse: impl Parse<T>) -> Result<T, ReadError> {
         read_once(&self.handle, name, parse).map_err(|kind| self.error(name, kind))
     }
 
