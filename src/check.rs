@@ -92,19 +92,16 @@ fn check_host(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
 /// PSI is checked by reading its files: with PSI disabled, RHEL's kernels still open them, but
 /// reading fails.
 fn node_pressure(host: &Host) -> Finding {
-    let error = match read_all(|resource| host.proc.pressure(resource)) {
-        Ok(()) => return Ok("cpu, memory and io are readable".to_owned()),
-        Err(error) => error,
+    let Err(error) = read_all(|resource| host.proc.pressure(resource)) else {
+        return Ok("cpu, memory and io are readable".to_owned());
     };
     match error.kind {
         ReadErrorKind::Refused(_) => {
-            let read = CgroupDir::open(&host.root, "/", false)
-                .and_then(|dir| read_all(|resource| dir.pressure(resource)));
-            match read {
-                Ok(()) => {
-                    warn(format!("{error}; the root cgroup's files are read instead"), REFUSED)
-                }
-                Err(_) => fail(error, REFUSED),
+            let root = CgroupDir::open(&host.root, "/", false);
+            if root.is_ok_and(|root| read_all(|resource| root.pressure(resource)).is_ok()) {
+                warn(format!("{error}; the root cgroup's files are read instead"), REFUSED)
+            } else {
+                fail(error, REFUSED)
             }
         }
         ReadErrorKind::Vanished(_) | ReadErrorKind::Unsupported(_) => {
@@ -303,16 +300,10 @@ async fn own_node(node: &OwnNode) -> Finding {
 /// Checks whether admission policies restrict what the agent's account may write. A Node that
 /// cannot be patched is reported by [`own_node`].
 async fn restriction(node: &OwnNode) -> Option<Finding> {
-    match node.foreign_write().await {
-        Ok(None) => {
-            Some(Ok("writes outside the agent's keys of its own Node are denied".to_owned()))
-        }
-        Ok(Some(allowed)) => Some(warn(
-            allowed,
-            "apply daemonset/base/admission.yaml, with the name of this agent's account",
-        )),
-        Err(_) => None,
-    }
+    let allowed = node.foreign_write().await.ok()?;
+    let denied = "writes outside the agent's keys of its own Node are denied";
+    let remedy = "apply daemonset/base/admission.yaml, with the name of this agent's account";
+    Some(allowed.map_or_else(|| Ok(denied.to_owned()), |allowed| warn(allowed, remedy)))
 }
 
 /// Checks the TLS certificate. An agent with a certificate that it cannot use does not start.
