@@ -65,8 +65,6 @@ pub struct Host {
     /// Whether there is no cgroup v2, so that only files of the node can be read.
     pub node_alone: bool,
     pub cpu_source: CpuSource,
-    /// Whether the kernel counts run delay.
-    pub counts_run_delay: bool,
 }
 
 impl Host {
@@ -77,10 +75,9 @@ impl Host {
             let text = format!("cannot open the proc file system: {error}");
             fail(text, "set --proc-root to its mount")
         })?;
-        let counts_run_delay = proc.counts_run_delay();
         let cpu_source = match source.cpu_source {
             CpuSourceFlag::RunDelay => CpuSource::RunDelay,
-            CpuSourceFlag::Auto if counts_run_delay && proc.shows_host_processes() => {
+            CpuSourceFlag::Auto if proc.counts_run_delay() && proc.shows_host_processes() => {
                 CpuSource::RunDelay
             }
             CpuSourceFlag::Auto | CpuSourceFlag::Psi => CpuSource::Psi,
@@ -97,7 +94,7 @@ impl Host {
         };
         // Outside a cluster, an empty directory is read as a copy without cgroups.
         let node_alone = !root.has_cgroup2_files() && (in_cluster || root.has_cgroup1());
-        let host = Self { proc, root, node_alone, cpu_source, counts_run_delay };
+        let host = Self { proc, root, node_alone, cpu_source };
         if node_alone && !in_cluster {
             host.cgroups()?;
         }
@@ -129,7 +126,7 @@ impl Host {
     pub fn cpu_wait(&self, source: &SourceFlags) -> Finding {
         let is_auto = source.cpu_source == CpuSourceFlag::Auto;
         let chosen = if is_auto { ", chosen by auto" } else { "" };
-        match (self.cpu_source, self.counts_run_delay, self.denial()) {
+        match (self.cpu_source, self.proc.counts_run_delay(), self.denial()) {
             (CpuSource::Psi, true, Some((cause, remedy))) if is_auto => {
                 warn(format!("PSI{chosen}: {cause}"), remedy)
             }
