@@ -96,11 +96,8 @@ impl OwnMetrics {
 
     /// Records a pod that could not be decoded, and is skipped.
     pub fn pod_skipped(&self, error: &dyn Display) {
-        let mut state = self.0.lock();
-        state.undecodable_pods += 1;
-        if state.undecodable_pods == 1 {
-            tracing::warn!(%error, "Cannot decode a pod, which is skipped; others are only counted");
-        }
+        let message = "Cannot decode a pod, which is skipped; others are only counted";
+        self.0.lock().undecodable_pods.failed("undecodable", error, message);
     }
 
     /// Records that the pods were listed or changed, which ends an earlier error.

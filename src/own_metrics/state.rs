@@ -31,7 +31,7 @@ pub(super) struct State {
     /// `None` without a source of pods.
     pub(super) matching: Option<Matching>,
     pub(super) pod_watch: Results,
-    pub(super) undecodable_pods: u64,
+    pub(super) undecodable_pods: Results,
     pub(super) publishes: Results,
     pub(super) is_unrestricted: bool,
     /// `--heartbeat-interval`; `None` unless the agent publishes on a Node.
@@ -103,7 +103,7 @@ pub(super) static AGENT: &FamiliesOf<State> = families! {
         |it, lines| lines.write(&[], it.matching.map(|_| Whole(it.pod_watch.total()))),
         "Failures to list or watch pods, or to read them from a file.";
     "psi_agent_undecodable_pods_total" =
-        |it, lines| lines.write(&[], it.matching.map(|_| Whole(it.undecodable_pods))),
+        |it, lines| lines.write(&[], it.matching.map(|_| Whole(it.undecodable_pods.total()))),
         "Pods in lists and changes from the API server that could not be decoded, and were skipped.";
     // Of an agent that publishes on a Node.
     "psi_agent_last_publish_timestamp_seconds" = |it, lines| {
