@@ -58,25 +58,21 @@ impl BridgeMetrics {
     pub fn requested(&self, form: &'static str, error: Option<&(StatusCode, String)>) {
         let mut state = self.0.lock();
         let result = match error {
-            // load-watcher's document can have no Nodes, so its requests do not show whether there are scores.
-            None if form == WATCHER => ANSWERED,
-            None => {
-                if state.unknown_because.take().is_some() {
-                    tracing::info!("Scores of Nodes are known again");
-                }
-                ANSWERED
-            }
-            Some((StatusCode::SERVICE_UNAVAILABLE, _)) if form == WATCHER => UNKNOWN,
-            Some((StatusCode::SERVICE_UNAVAILABLE, reason)) => {
-                if state.unknown_because.as_ref() != Some(reason) {
-                    tracing::warn!(error = %reason, "Requests get no scores");
-                    state.unknown_because = Some(reason.clone());
-                }
-                UNKNOWN
-            }
+            None => ANSWERED,
+            Some((StatusCode::SERVICE_UNAVAILABLE, _)) => UNKNOWN,
             Some(_) => REFUSED,
         };
         *state.requests.entry((form, result)).or_default() += 1;
+        let reason = error.map(|(_, reason)| reason.clone());
+        // load-watcher's document can have no Nodes, so its requests do not show whether there are scores.
+        if form == WATCHER || result == REFUSED || reason == state.unknown_because {
+            return;
+        }
+        match &reason {
+            Some(error) => tracing::warn!(%error, "Requests get no scores"),
+            None => tracing::info!("Scores of Nodes are known again"),
+        }
+        state.unknown_because = reason;
     }
 
     /// Records that Nodes were listed or changed, which ends an earlier error.
