@@ -9,8 +9,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use flate2::read::GzDecoder;
-use hyper::body::Incoming;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, StatusCode};
 
 use crate::client::cluster::block_on;
 use crate::client::snapshot::Snapshot;
@@ -19,7 +18,7 @@ use crate::config::ListenAddress;
 use crate::export::http::{json, page};
 use crate::sampler::TICK_INTERVAL;
 use crate::serve::authorization::{METRICS, PAGE, SNAPSHOT};
-use crate::serve::body::{Body, EXPOSITION, method_not_allowed, text, whole};
+use crate::serve::body::{EXPOSITION, Request, Response, method_not_allowed, text, whole};
 use crate::serve::connections::{Server, Service, serve_until_stopped};
 
 /// What `tests/lab/record-demo` packs: five minutes of a node with three VMs and a batch job.
@@ -98,7 +97,7 @@ impl Demo {
 }
 
 impl Service for Demo {
-    async fn respond(&self, request: Request<Incoming>, _: IpAddr) -> Response<Body> {
+    async fn respond(&self, request: Request, _: IpAddr) -> Response {
         let is_read = [Method::GET, Method::HEAD].contains(request.method());
         let answer = || self.at(clock::now().at);
         let response = match request.uri().path() {

@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::anyhow;
-use hyper::body::Incoming;
-use hyper::{Request, Response, StatusCode};
+use hyper::StatusCode;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::client::cluster::block_on;
@@ -15,7 +14,7 @@ use crate::clock;
 use crate::config::PlannerConfig;
 use crate::own_metrics::planner::PlannerMetrics;
 use crate::serve::authorization::{LIVEZ, METRICS, READYZ};
-use crate::serve::body::{Body, EXPOSITION, text, whole};
+use crate::serve::body::{EXPOSITION, Request, Response, text, whole};
 use crate::serve::connections::{Server, Service, serve_until_stopped};
 
 /// Runs until SIGTERM or SIGINT.
@@ -46,7 +45,7 @@ async fn plan_on(planner: Planner, metrics: Arc<PlannerMetrics>) -> anyhow::Resu
 }
 
 impl Service for PlannerMetrics {
-    async fn respond(&self, request: Request<Incoming>, _: IpAddr) -> Response<Body> {
+    async fn respond(&self, request: Request, _: IpAddr) -> Response {
         match request.uri().path() {
             METRICS => whole(StatusCode::OK, EXPOSITION, self.render().into()),
             LIVEZ | READYZ => text(StatusCode::OK, "ok\n"),

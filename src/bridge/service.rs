@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, StatusCode};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -20,7 +20,7 @@ use super::{load_watcher, prioritize, query};
 use crate::clock;
 use crate::own_metrics::bridge::{self, BridgeMetrics};
 use crate::serve::authorization::{LIVEZ, METRICS, READYZ};
-use crate::serve::body::{Body, EXPOSITION, chunked, method_not_allowed, text, whole};
+use crate::serve::body::{EXPOSITION, Request, Response, chunked, method_not_allowed, text, whole};
 use crate::serve::connections::Service;
 
 const QUERY: &str = "/api/v1/query";
@@ -62,7 +62,7 @@ impl BridgeService {
         Self { table, own_metrics, recent, sending }
     }
 
-    async fn query(&self, request: Request<Incoming>, peer: IpAddr) -> ServiceResult {
+    async fn query(&self, request: Request, peer: IpAddr) -> ServiceResult {
         let form = match *request.method() {
             Method::POST => self.body(request.into_body(), MAX_FORM, peer).await?.0,
             _ => request.uri().query().unwrap_or_default().as_bytes().to_vec(),
@@ -77,7 +77,7 @@ impl BridgeService {
         Ok(load_watcher::document(self.views(now)?, now, window))
     }
 
-    async fn prioritize(&self, request: Request<Incoming>, peer: IpAddr) -> ServiceResult {
+    async fn prioritize(&self, request: Request, peer: IpAddr) -> ServiceResult {
         let (body, turn) = self.body(request.into_body(), MAX_ARGUMENTS, peer).await?;
         let asked = prioritize::parse(&body).map_err(bad_request)?;
         let views = self.views(clock::now().timestamp())?;
@@ -157,7 +157,7 @@ impl BridgeService {
     }
 
     /// Counts the request, and makes its response.
-    fn response(&self, form: &'static str, formed: ServiceResult) -> Response<Body> {
+    fn response(&self, form: &'static str, formed: ServiceResult) -> Response {
         self.own_metrics.requested(form, formed.as_ref().err());
         match formed {
             Ok(document) => chunked("application/json", document, false),
@@ -165,14 +165,14 @@ impl BridgeService {
         }
     }
 
-    fn metrics(&self) -> Response<Body> {
+    fn metrics(&self) -> Response {
         let views = self.table.borrow().views(clock::now().timestamp());
         let count = |standing| views.as_ref().map_or(0, |views| views.count(standing));
         let nodes = STANDINGS.map(|standing| (standing, count(standing)));
         whole(StatusCode::OK, EXPOSITION, self.own_metrics.render(nodes.into()).into())
     }
 
-    fn readyz(&self) -> Response<Body> {
+    fn readyz(&self) -> Response {
         if self.table.borrow().is_listed() {
             text(StatusCode::OK, "ok\n")
         } else {
@@ -182,7 +182,7 @@ impl BridgeService {
 }
 
 impl Service for BridgeService {
-    async fn respond(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
+    async fn respond(&self, request: Request, peer: IpAddr) -> Response {
         match (request.uri().path(), request.method().as_str()) {
             (QUERY, "GET" | "POST") => {
                 self.response(bridge::QUERY, self.query(request, peer).await)
@@ -222,7 +222,7 @@ impl Drop for Turn {
 }
 
 /// An error in Prometheus' form.
-fn refused(status: StatusCode, reason: &str) -> Response<Body> {
+fn refused(status: StatusCode, reason: &str) -> Response {
     let kind = match status {
         StatusCode::REQUEST_TIMEOUT => "timeout",
         StatusCode::SERVICE_UNAVAILABLE => "unavailable",

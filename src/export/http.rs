@@ -5,9 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hyper::body::Incoming;
 use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_SECURITY_POLICY, HOST, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, StatusCode};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
@@ -24,7 +23,7 @@ use crate::sampler::{Pods, Sampler, TICK_INTERVAL};
 use crate::serve::authentication::Authenticator;
 use crate::serve::authorization::{LIVEZ, METRICS, PAGE, Page, READYZ, SNAPSHOT, bearer_token};
 use crate::serve::body::{
-    Body, EXPOSITION, chunked, holding, method_not_allowed, text, unauthorized, whole,
+    EXPOSITION, Request, Response, chunked, holding, method_not_allowed, text, unauthorized, whole,
 };
 use crate::serve::compression::accepts_gzip;
 use crate::serve::connections::Service;
@@ -67,11 +66,7 @@ pub(crate) struct AgentService {
 
 impl AgentService {
     /// Checks the access rules; an error is the response of a request that is refused.
-    async fn check_access(
-        &self,
-        request: &Request<Incoming>,
-        peer: IpAddr,
-    ) -> Result<(), Response<Body>> {
+    async fn check_access(&self, request: &Request, peer: IpAddr) -> Result<(), Response> {
         let host = request.headers().get(HOST).map(|host| host.to_str().unwrap_or_default());
         let required = self.page.requirement(peer, request.uri().path(), host);
         let required = required.map_err(|(status, reason)| text(status, reason))?;
@@ -101,7 +96,7 @@ impl AgentService {
     }
 
     /// An error is the response of a request that can't be answered yet.
-    async fn metrics(&self, request: &Request<Incoming>) -> Result<Response<Body>, Response<Body>> {
+    async fn metrics(&self, request: &Request) -> Result<Response, Response> {
         let sample = self.sample(Detail::Exported).await?;
         let accepted = request.headers().get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
         let assessment = self.assessment_at(sample.moment.at);
@@ -109,7 +104,7 @@ impl AgentService {
         Ok(chunked(EXPOSITION, text, accepted.is_some_and(accepts_gzip)))
     }
 
-    async fn snapshot(&self) -> Result<Response<Body>, Response<Body>> {
+    async fn snapshot(&self) -> Result<Response, Response> {
         // First: a request that waits holds no sample.
         let held = timeout(SAMPLE_TIMEOUT, Arc::clone(&self.snapshots).acquire_owned()).await;
         let held = held.map_err(|_| unavailable("Slow clients read all snapshots.\n"))?;
@@ -134,7 +129,7 @@ impl AgentService {
     }
 
     /// A fresh sample. An error is the response to send if there is none.
-    async fn sample(&self, depth: Detail) -> Result<Arc<ScrapeSample>, Response<Body>> {
+    async fn sample(&self, depth: Detail) -> Result<Arc<ScrapeSample>, Response> {
         if self.sampler.latest_tick().is_none() {
             return Err(unavailable(NO_SAMPLE));
         }
@@ -147,7 +142,7 @@ impl AgentService {
     }
 
     /// Whether the process has to be restarted.
-    fn livez(&self) -> Response<Body> {
+    fn livez(&self) -> Response {
         let tick = self.sampler.latest_tick();
         let last = tick.as_ref().map_or(self.identity.started_at, |tick| tick.moment.at);
         if clock::now().at.saturating_duration_since(last) >= TICK_OVERDUE {
@@ -160,7 +155,7 @@ impl AgentService {
     }
 
     /// Whether it has what it needs to respond.
-    fn readyz(&self) -> Response<Body> {
+    fn readyz(&self) -> Response {
         if self.sampler.latest_tick().is_none() {
             return unavailable(NO_SAMPLE);
         }
@@ -172,7 +167,7 @@ impl AgentService {
 }
 
 impl Service for AgentService {
-    async fn respond(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
+    async fn respond(&self, request: Request, peer: IpAddr) -> Response {
         if let Err(refused) = self.check_access(&request, peer).await {
             return refused;
         }
@@ -204,17 +199,17 @@ pub(crate) fn scrape(
     Exposition::new(sample, groups).chain(own)
 }
 
-fn unavailable(reason: &'static str) -> Response<Body> {
+fn unavailable(reason: &'static str) -> Response {
     text(StatusCode::SERVICE_UNAVAILABLE, reason)
 }
 
 /// A snapshot, which can always be written: it has no keys but names.
-pub(crate) fn json(snapshot: &Snapshot) -> Response<Body> {
+pub(crate) fn json(snapshot: &Snapshot) -> Response {
     let json = serde_json::to_vec(snapshot).unwrap_or_default();
     whole(StatusCode::OK, "application/json", json.into())
 }
 
-pub(crate) fn page() -> Response<Body> {
+pub(crate) fn page() -> Response {
     let mut response = whole(StatusCode::OK, "text/html; charset=utf-8", DOCUMENT.into());
     // The page contains its script and style, and requests nothing but the snapshot.
     let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \

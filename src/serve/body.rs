@@ -1,14 +1,14 @@
-//! Response bodies: in one piece, or produced chunk by chunk as the client reads.
+//! Responses, with their bodies: in one piece, or produced chunk by chunk as the client reads.
 
 use futures_util::{StreamExt, stream};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, StreamBody};
-use hyper::body::{Bytes, Frame};
+use hyper::StatusCode;
+use hyper::body::{Bytes, Frame, Incoming};
 use hyper::header::{
     ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, VARY,
     WWW_AUTHENTICATE,
 };
-use hyper::{Response, StatusCode};
 
 use super::compression::compressed;
 
@@ -16,16 +16,14 @@ use super::compression::compressed;
 pub(crate) const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+pub type Request = hyper::Request<Incoming>;
+pub type Response = hyper::Response<Body>;
 
-pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Body> {
+pub(crate) fn text(status: StatusCode, body: &'static str) -> Response {
     whole(status, "text/plain; charset=utf-8", body.into())
 }
 
-pub(crate) fn whole(
-    status: StatusCode,
-    content_type: &'static str,
-    mut rest: Bytes,
-) -> Response<Body> {
+pub(crate) fn whole(status: StatusCode, content_type: &'static str, mut rest: Bytes) -> Response {
     let length = rest.len();
     let pieces = std::iter::from_fn(move || {
         // A copy: a part of the whole would keep all of it until it is written.
@@ -47,7 +45,7 @@ pub(crate) fn chunked(
     content_type: &'static str,
     chunks: impl Iterator<Item = Vec<u8>> + Send + 'static,
     gzip: bool,
-) -> Response<Body> {
+) -> Response {
     let mut response = Response::new(if gzip {
         body(compressed(chunks).map(|bytes| bytes.map(Bytes::from)))
     } else {
@@ -63,14 +61,14 @@ pub(crate) fn chunked(
 }
 
 /// A 401 with the challenge that clients expect.
-pub(crate) fn unauthorized(reason: &'static str) -> Response<Body> {
+pub(crate) fn unauthorized(reason: &'static str) -> Response {
     let mut response = text(StatusCode::UNAUTHORIZED, reason);
     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     response
 }
 
 /// A 405 with the methods that the path has.
-pub(crate) fn method_not_allowed(allowed: &'static str) -> Response<Body> {
+pub(crate) fn method_not_allowed(allowed: &'static str) -> Response {
     let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "See the header Allow.\n");
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
@@ -97,7 +95,7 @@ fn body(pieces: impl Iterator<Item = std::io::Result<Bytes>> + Send + 'static) -
 }
 
 /// Keeps a value until the body is written, or its connection has failed.
-pub(crate) fn holding(response: Response<Body>, value: impl Send + 'static) -> Response<Body> {
+pub(crate) fn holding(response: Response, value: impl Send + 'static) -> Response {
     let frame = move |frame| {
         let _held = &value;
         frame

@@ -11,10 +11,8 @@ use std::time::Duration;
 use anyhow::Context;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use socket2::SockRef;
@@ -24,7 +22,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use super::authorization::refusal;
-use super::body::{Body, holding, text};
+use super::body::{Request, Response, holding, text};
 use super::places::{Activity, Place, Places};
 use super::tls::Tls;
 
@@ -68,16 +66,11 @@ pub(crate) async fn serve_until_stopped<S: Service, W: Future<Output = anyhow::R
 }
 
 pub trait Service: Send + Sync + 'static {
-    fn respond(
-        &self,
-        request: Request<Incoming>,
-        peer: IpAddr,
-    ) -> impl Future<Output = Response<Body>> + Send;
+    fn respond(&self, request: Request, peer: IpAddr) -> impl Future<Output = Response> + Send;
 }
 
 /// The responses of a service of any type, so that the binary has one copy of the server's code.
-type Respond =
-    dyn Fn(Request<Incoming>, IpAddr) -> BoxFuture<'static, Response<Body>> + Send + Sync;
+type Respond = dyn Fn(Request, IpAddr) -> BoxFuture<'static, Response> + Send + Sync;
 
 fn responses_of(service: Arc<impl Service>) -> Arc<Respond> {
     Arc::new(move |request, peer| {
@@ -247,7 +240,7 @@ impl Connection {
 
     async fn serve(self, stream: impl Stream, is_plain: bool) {
         let Self { peer, only_probes, respond, activity, watcher } = self;
-        let service = service_fn(|request: Request<Incoming>| {
+        let service = service_fn(|request: Request| {
             let in_progress = activity.begin_request();
             let response = match refusal(peer, request.uri().path(), is_plain, only_probes) {
                 Some((status, reason)) => ready(text(status, reason)).boxed(),

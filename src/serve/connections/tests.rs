@@ -15,7 +15,7 @@ const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 struct Zeros(usize);
 
 impl Service for Zeros {
-    async fn respond(&self, _: Request<Incoming>, _: IpAddr) -> Response<Body> {
+    async fn respond(&self, _: Request, _: IpAddr) -> Response {
         body::whole(StatusCode::OK, "text/plain", vec![b'0'; self.0].into())
     }
 }
