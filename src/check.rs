@@ -25,6 +25,9 @@ use crate::waiting::{CpuSource, Population, Ratio};
 /// The resources in the score unless the agent is configured otherwise.
 const COUNTED: [Resource; 2] = [Resource::Cpu, Resource::Memory];
 
+/// Findings, each with its subject.
+type Findings = Vec<(&'static str, Finding)>;
+
 /// Checks this host and writes the findings. The exit code is 1 when a finding failed, else 0.
 pub fn check(config: &CheckConfig, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let findings = check_host(config);
@@ -52,7 +55,7 @@ fn is_fatal(finding: &Finding) -> bool {
     finding.as_ref().is_err_and(|problem| problem.is_fatal)
 }
 
-fn check_host(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
+fn check_host(config: &CheckConfig) -> Findings {
     let host = match Host::open(&config.source) {
         Ok(host) => host,
         Err(problem) => return vec![("host", Err(problem))],
@@ -183,11 +186,7 @@ fn pods(tree: &CgroupTree) -> String {
 
 /// Scores the node once, as the agent does. Reports what is scored, the source of CPU wait time, and
 /// files that are not readable.
-fn score(
-    config: &CheckConfig,
-    host: Host,
-    pods: Option<&PodIndex>,
-) -> Vec<(&'static str, Finding)> {
+fn score(config: &CheckConfig, host: Host, pods: Option<&PodIndex>) -> Findings {
     let mut source = host.cpu_wait(&config.source);
     let mut collector = host.into_collector(&config.source, None);
     collector.tick(pods);
@@ -248,13 +247,13 @@ const NO_ACCESS: &str =
 
 /// Checks access to the pods and to the agent's Node. No findings if the agent runs stand-alone. Returns
 /// the pods as well.
-fn api_server(config: &CheckConfig) -> (Vec<(&'static str, Finding)>, Option<PodIndex>) {
+fn api_server(config: &CheckConfig) -> (Findings, Option<PodIndex>) {
     let source = &config.source;
     // Until they are listed, no workload is known, as for the agent.
     let mut pods = (source.pods() != PodSource::Standalone).then(PodIndex::default);
     let findings = block_on(async {
         let node = connect(source).await?;
-        let mut findings = Vec::new();
+        let mut findings = Findings::new();
         if source.pods() != PodSource::Standalone {
             let names = pod_names(source, node.as_ref()).await;
             let names = names.map(|listed| {
