@@ -7,17 +7,15 @@ mod worst_half;
 mod smoothing;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::contract::{Basis, Level, NodePressure};
 use crate::identity::Workload;
 pub use crate::kernel::cgroup_dir::Resource;
-use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
+use crate::kernel::cgroup_tree::CgroupId;
 pub use crate::kernel::resource::PerResource;
 use crate::sample::{NodeRates, Tick};
-use crate::waiting::series::PressureShares;
 use crate::waiting::{CpuSource, Measurement, Population, Ratio, Wait, WaitResult};
 pub use absence::{Absence, MissingScore};
 pub use smoothing::MovingAverage;
@@ -93,24 +91,15 @@ impl NodeScore {
 /// The contention of a scored container or unit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerScore {
-    pub cgroup: Arc<Cgroup>,
-    /// Its pod and container; `None` for units, and without a source of pods.
-    pub workload: Option<Arc<Workload>>,
-    /// CPUs used in the last window.
-    pub usage: Option<f64>,
+    /// What the last tick measured of it.
+    pub measured: Measurement,
     /// Share of its demand that it waited for because of the node, smoothed over 30 s.
     pub contention: PerResource<Option<Ratio>>,
     /// CPU ready, smoothed over 30 s: share of its busy vCPUs' time.
     pub cpu_ready: Option<Ratio>,
-    /// Pressures of the last window.
-    pub pressure: PerResource<PressureShares>,
-    /// Waiting in the last window, by cause; `None` where it is unknown.
-    pub waiting: PerResource<Option<Wait>>,
     /// Time waited since the agent started.
     pub waited: PerResource<WaitSeconds>,
-    /// CPUs that its I/O threads waited for in the last window, whatever the cause; `None` without any.
-    pub iothreads_waiting: Option<f64>,
-    /// Seconds that each of them waited since the agent started, added up.
+    /// Seconds that each of its I/O threads waited since the agent started, added up.
     pub iothreads_waited_s: f64,
 }
 
@@ -263,10 +252,11 @@ impl Scorer {
         let advance = |measured: &Measurement| {
             let id = measured.cgroup.id;
             let (mut history, mut waited, mut iothreads_s) = before.remove(&id).unwrap_or_default();
-            let waiting = measured.waits.map(WaitResult::ok);
-            history.cpu_ready.advance(waiting.cpu.map(|wait| wait.node.get()), window);
+            let ready = measured.waits.cpu.ok().map(|wait| wait.node.get());
+            history.cpu_ready.advance(ready, window);
             for resource in Resource::ALL {
-                let (smoothed, wait) = (history.contention.of_mut(resource), waiting.of(resource));
+                let wait = measured.waits.of(resource).ok();
+                let smoothed = history.contention.of_mut(resource);
                 smoothed.advance(wait.map(|wait| wait.contention.get()), window);
                 let Some(wait) = wait else { continue };
                 let waited = waited.of_mut(resource);
@@ -280,15 +270,10 @@ impl Scorer {
             iothreads_s += measured.iothreads_waited.unwrap_or(0.0) * window.as_secs_f64();
             self.containers.insert(id, (history, waited, iothreads_s));
             ContainerScore {
-                cgroup: Arc::clone(&measured.cgroup),
-                workload: measured.workload.clone(),
-                usage: measured.used,
-                pressure: measured.pressure,
-                waiting,
+                measured: measured.clone(),
                 contention: history.contention.map(|smoothed| smoothed.now()),
                 cpu_ready: history.cpu_ready.now(),
                 waited,
-                iothreads_waiting: measured.iothreads_waited,
                 iothreads_waited_s: iothreads_s,
             }
         };
@@ -299,7 +284,7 @@ impl Scorer {
 impl ContainerScore {
     /// Whether it is a VM of KubeVirt, which has series by its name.
     pub fn is_kubevirt_vm(&self) -> bool {
-        self.workload.as_deref().is_some_and(Workload::is_vm)
+        self.measured.workload.as_deref().is_some_and(Workload::is_vm)
     }
 
     fn is_contended(&self) -> bool {

@@ -43,7 +43,7 @@ pub fn snapshot(
     let population = score.and_then(|score| score.population);
     let containers = score.into_iter().flat_map(|score| &score.containers);
     let containers: HashMap<CgroupId, _> =
-        containers.map(|container| (container.cgroup.id, container)).collect();
+        containers.map(|container| (container.measured.cgroup.id, container)).collect();
     let cgroups = sample.cgroups.iter().chain(&sample.beside).map(|member| {
         let id = member.cgroup.id;
         let relief = assessment.and_then(|latest| latest.relief.get(&id));
@@ -144,13 +144,14 @@ fn cgroup(
 }
 
 fn scored(container: &ContainerScore, relief: Option<&Relief>) -> Scored {
+    let measured = &container.measured;
     Scored {
-        usage: container.usage,
+        usage: measured.used,
         contention: container.contention.map(|value| value.map(share)),
         cpu_ready: container.cpu_ready.map(share),
-        pressure: container.pressure.map(pressure),
-        waiting: container.waiting.map(|wait| {
-            wait.map(|wait| Waiting {
+        pressure: measured.pressure.map(pressure),
+        waiting: measured.waits.map(|wait| {
+            wait.ok().map(|wait| Waiting {
                 raw: share(wait.raw),
                 own_limit: share(wait.own_limit),
                 node: Some(share(wait.node)),
@@ -158,7 +159,7 @@ fn scored(container: &ContainerScore, relief: Option<&Relief>) -> Scored {
                 demand: Some(wait.demand),
             })
         }),
-        iothreads_waiting: container.iothreads_waiting.map(rounded),
+        iothreads_waiting: measured.iothreads_waited.map(rounded),
         relief: relief.map(|relief| snapshot::Relief {
             cpus: rounded(relief.cpus),
             score_without: Some(share(relief.score_without)),

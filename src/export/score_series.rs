@@ -100,7 +100,7 @@ static VM: &[VmFamily] = families! {
         "CPU ready of the VM: share of its busy vCPUs' time that they waited because of the node, 0 to \
          1, smoothed over 30 s.";
     "psi_agent_vmi_wait_seconds_total" = |vm, lines| for resource in Resource::ALL {
-            if vm.member.waiting.of(resource).is_none() {
+            if vm.member.measured.waits.of(resource).is_err() {
                 continue;
             }
             let waited = vm.member.waited.of(resource);
@@ -112,7 +112,7 @@ static VM: &[VmFamily] = families! {
         "Seconds that the VM waited (CPU: its vCPUs together), by resource and by cause: contention on \
          the node, or a limit of the VM or its pod.";
     "psi_agent_vmi_iothread_wait_seconds_total" =
-        |vm, lines| if vm.member.iothreads_waiting.is_some() {
+        |vm, lines| if vm.member.measured.iothreads_waited.is_some() {
             lines.write(&[vm.namespace, vm.name], Float(vm.member.iothreads_waited_s));
         },
         "Seconds that each I/O thread of the VM waited for a CPU, because of the node or of a limit, \
@@ -140,10 +140,11 @@ static VM: &[VmFamily] = families! {
 /// Of containers or units, where these are scored, with the labels of cAdvisor that identify them.
 static WORKLOAD: &FamiliesOf<ContainerScore> = families! {
     "psi_agent_workload_contention_ratio" = |it, lines| for resource in Resource::ALL {
-            let of = |value: fn(&Workload) -> &str| it.workload.as_deref().map_or("", value);
+            let workload = it.measured.workload.as_deref();
+            let of = |value: fn(&Workload) -> &str| workload.map_or("", value);
             let labels = [
                 ("container", of(|workload| &workload.container)),
-                ("id", &it.cgroup.path),
+                ("id", &it.measured.cgroup.path),
                 ("namespace", of(|workload| &workload.namespace)),
                 ("pod", of(|workload| &workload.pod)),
                 label(resource),
@@ -168,15 +169,15 @@ struct VmSeries<'a> {
 fn vms(assessment: &Assessment) -> Vec<VmSeries<'_>> {
     let mut vms = BTreeMap::new();
     for member in &assessment.score.containers {
-        let workload = member.workload.as_deref().filter(|workload| workload.is_vm());
+        let workload = member.measured.workload.as_deref().filter(|workload| workload.is_vm());
         let Some((workload, vm)) = workload.and_then(|all| Some((all, all.vm.as_deref()?))) else {
             continue;
         };
         let (namespace, name) = (("namespace", &*workload.namespace), ("name", &*vm.name));
-        let relief = assessment.relief.get(&member.cgroup.id);
+        let relief = assessment.relief.get(&member.measured.cgroup.id);
         let found = VmSeries { namespace, name, member, workload, vm, relief };
         let kept = vms.entry((namespace, name)).or_insert(found);
-        if kept.member.cgroup.id < member.cgroup.id {
+        if kept.member.measured.cgroup.id < member.measured.cgroup.id {
             *kept = found;
         }
     }

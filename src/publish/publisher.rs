@@ -20,7 +20,7 @@ use crate::identity::Workload;
 use crate::kernel::cgroup_tree::CgroupId;
 use crate::own_metrics::OwnMetrics;
 use crate::relief::{Assessment, NoCandidate, candidates, first};
-use crate::score::ContainerScore;
+use crate::waiting::Measurement;
 
 /// Time for which the agent keeps labels of an earlier agent that it continues from. Scores, and
 /// predictions for VMs that wait for memory, need this much history.
@@ -174,8 +174,8 @@ impl Publisher {
     async fn choose_candidate(&mut self, assessment: &Assessment) {
         let min_age = self.flags.candidate_min_age;
         let now = assessment.score.moment.at;
-        let labelled: Vec<&ContainerScore> = labelled(assessment).collect();
-        let last = self.candidate.or(labelled.first().map(|container| container.cgroup.id));
+        let labelled: Vec<&Measurement> = labelled(assessment).collect();
+        let last = self.candidate.or(labelled.first().map(|vm| vm.cgroup.id));
         let candidate = candidates(assessment, self.plan.levels.level(), min_age)
             .and_then(|found| first(&found, last).ok_or(NoCandidate::NoMoveHelps));
         self.candidate = candidate.ok().map(|vm| vm.cgroup.id);
@@ -196,7 +196,7 @@ impl Publisher {
         if pod.is_none() && is_settling {
             return;
         }
-        let workloads = labelled.iter().filter_map(|container| container.workload.as_deref());
+        let workloads = labelled.iter().filter_map(|vm| vm.workload.as_deref());
         let labelled: Vec<PodName> = workloads.map(pod_name).collect();
         marker.follow(node, &labelled, pod.as_ref(), now, &self.metrics).await;
     }
@@ -237,8 +237,9 @@ impl Publisher {
 }
 
 /// The containers of VMs whose pods have the label of the VM to move first.
-fn labelled(assessment: &Assessment) -> impl Iterator<Item = &ContainerScore> {
-    assessment.score.containers.iter().filter(|container| {
+fn labelled(assessment: &Assessment) -> impl Iterator<Item = &Measurement> {
+    let containers = assessment.score.containers.iter().map(|container| &container.measured);
+    containers.filter(|container| {
         let vm = container.workload.as_ref().and_then(|workload| workload.vm.as_ref());
         vm.is_some_and(|vm| vm.has_candidate_label)
     })

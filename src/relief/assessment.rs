@@ -117,10 +117,10 @@ impl Assessor {
 
     fn assess(&mut self, score: NodeScore, tick: &Tick) -> Assessment {
         let mut before = std::mem::take(&mut self.demands);
-        for measured in tick.scored.iter().flat_map(|scored| &scored.measurements) {
+        let window = tick.window.unwrap_or_default();
+        for ContainerScore { measured, .. } in &score.containers {
             let id = measured.cgroup.id;
             let averages = before.remove(&id).unwrap_or_else(DemandAverages::fast_and_slow);
-            let window = tick.window.unwrap_or_default();
             self.demands.insert(id, averages.map(|one| one.advanced(measured, window)));
         }
         self.advance_others(&score, tick);
@@ -141,7 +141,7 @@ impl Assessor {
         }
         let used = || {
             tick.scored.as_ref()?;
-            let of_vms: Option<f64> = score.vms().iter().map(|vm| vm.usage).sum();
+            let of_vms: Option<f64> = score.vms().iter().map(|vm| vm.measured.used).sum();
             Some(tick.node.cpus? as f64 * tick.node.utilization?.get() - of_vms?)
         };
         let used = used().map(|used| used.max(0.0));
@@ -152,7 +152,7 @@ impl Assessor {
     /// use is not available. Without VMs, all are others, as they are once a VM has arrived.
     fn slow(&self, score: &NodeScore, now: Ratio, node: &Node) -> Option<SlowAssessment> {
         let demand = |vm: &ContainerScore| {
-            let [_, slow] = *self.demands.get(&vm.cgroup.id)?;
+            let [_, slow] = *self.demands.get(&vm.measured.cgroup.id)?;
             slow.covers(self.settle).then_some(slow)
         };
         let slow: Option<Vec<DemandAverages>> = score.vms().iter().map(demand).collect();
@@ -197,7 +197,7 @@ impl Assessor {
             }
         };
         let vms = score.vms().iter().zip(&node.demands);
-        vms.map(|(vm, demand)| (vm.cgroup.id, relief_of(demand))).collect()
+        vms.map(|(vm, demand)| (vm.measured.cgroup.id, relief_of(demand))).collect()
     }
 
     /// The score minus the predicted decrease, so that it equals the score if nothing changes. It can
@@ -220,9 +220,8 @@ impl Assessor {
     /// order.
     fn node(&self, score: &NodeScore, tick: &Tick) -> Option<Node> {
         let cpus = u32::try_from(tick.node.cpus?).ok()?;
-        let containers = score.containers.iter().zip(&tick.scored.as_ref()?.measurements);
-        let scored =
-            containers.map(|(container, measured)| self.scored_demand(container, measured));
+        tick.scored.as_ref()?;
+        let scored = score.containers.iter().map(|container| self.scored_demand(container));
         // These are not smoothed: nothing is known of the time in which no scored container waited.
         let others = tick.others.iter().map(|other| Demand {
             used: other.used.unwrap_or(0.0),
@@ -238,10 +237,11 @@ impl Assessor {
         })
     }
 
-    fn scored_demand(&self, container: &ContainerScore, measured: &Measurement) -> Demand {
-        let memory_contention = container.contention.memory.map_or(0.0, Ratio::get);
+    fn scored_demand(&self, container: &ContainerScore) -> Demand {
+        let ContainerScore { measured, contention, .. } = container;
+        let memory_contention = contention.memory.map_or(0.0, Ratio::get);
         let known = Demand { is_scored: true, memory_contention, ..with_limits(measured) };
-        let averages = self.demands.get(&container.cgroup.id);
+        let averages = self.demands.get(&measured.cgroup.id);
         averages.map(|[fast, _]| fast.demand(&known)).unwrap_or(known)
     }
 }

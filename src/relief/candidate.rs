@@ -9,7 +9,7 @@ use super::assessment::{Assessment, Relief};
 use crate::contract::Level;
 use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_tree::CgroupId;
-use crate::score::ContainerScore;
+use crate::waiting::Measurement;
 
 /// Least relief that pays for a migration, as a share of the VM's own demand.
 const WORTHWHILE: f64 = 0.1;
@@ -38,7 +38,7 @@ pub enum NoCandidate {
 /// A VM whose move pays.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate<'a> {
-    pub vm: &'a ContainerScore,
+    pub vm: &'a Measurement,
     pub relief: Relief,
 }
 
@@ -58,7 +58,7 @@ pub fn candidates(
     let slow = assessment.slow.as_ref().ok_or(NoCandidate::TooLittleHistory)?;
     let pays =
         |relief: &Relief| relief.cpus >= LEAST_CPUS && relief.cpus >= WORTHWHILE * relief.demand;
-    let vms = assessment.score.containers.iter();
+    let vms = assessment.score.containers.iter().map(|vm| &vm.measured);
     let all = vms.filter_map(|vm| {
         let relief = *slow.relief.get(&vm.cgroup.id)?;
         Some(Candidate { vm, relief })
@@ -83,13 +83,10 @@ pub fn candidates(
 
 /// The VM to move first: among those with nearly equal relief the one named before (`last`), else the one with
 /// the least memory to copy.
-pub fn first<'a>(
-    candidates: &[Candidate<'a>],
-    last: Option<CgroupId>,
-) -> Option<&'a ContainerScore> {
+pub fn first<'a>(candidates: &[Candidate<'a>], last: Option<CgroupId>) -> Option<&'a Measurement> {
     let most = candidates.first()?.relief.cpus;
     let equal = candidates.iter().filter(|one| one.relief.cpus >= NEARLY * most);
-    let order = |vm: &ContainerScore| {
+    let order = |vm: &Measurement| {
         let memory = vm.workload.as_deref().and_then(|workload| workload.memory_request);
         (last != Some(vm.cgroup.id), memory.unwrap_or(u64::MAX), vm.cgroup.id)
     };

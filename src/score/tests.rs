@@ -1,8 +1,11 @@
 //! The score of nodes with given measurements.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::clock::now;
 use crate::identity::Vm;
+use crate::kernel::cgroup_tree::Cgroup;
 use crate::measured_vms::{measured_vm, tick_of_vms};
 use crate::sample::Scored;
 use crate::waiting::Unknown;

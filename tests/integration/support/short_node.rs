@@ -93,8 +93,8 @@ pub(crate) fn assessment(node: &mut ShortNode, contention: f64, db: f64, web: f6
         .map(|(number, pod, _)| {
             let mut container = template.clone();
             let path = format!("/kubepods/pod{number}/{number:064x}");
-            container.cgroup = Arc::new(Cgroup::new(CgroupId(*number), path, None));
-            container.workload = Some(Arc::new(Workload {
+            container.measured.cgroup = Arc::new(Cgroup::new(CgroupId(*number), path, None));
+            container.measured.workload = Some(Arc::new(Workload {
                 namespace: "vms".into(),
                 pod: (*pod).into(),
                 container: "compute".into(),
@@ -120,7 +120,8 @@ pub(crate) fn assessment(node: &mut ShortNode, contention: f64, db: f64, web: f6
 
 /// Shows which pods have the label of the VM to move first, as the watch of pods does.
 pub(crate) fn show_labels(assessment: &mut Assessment, labelled: &[&str]) {
-    let workloads = assessment.score.containers.iter_mut().map(|container| &mut container.workload);
+    let workloads =
+        assessment.score.containers.iter_mut().map(|container| &mut container.measured.workload);
     for workload in workloads.flatten() {
         let has_candidate_label = labelled.contains(&&*workload.pod);
         let vm = Vm { name: workload.pod.clone(), has_candidate_label, ..Vm::default() };
