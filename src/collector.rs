@@ -132,27 +132,25 @@ impl Collector {
         let is_found = |pods: &PodIndex| !pods.has_containers() || found.iter().any(is_container);
         let is_known =
             self.selection.is_some() && pods.is_none_or(|pods| pods.is_listed() && is_found(pods));
-        let measured = is_known.then(|| self.score_and_others(pods, &found, before)).flatten();
-        let (scored, others) = measured.unzip();
+        let scored = is_known.then(|| self.measure_workloads(pods, &found, before)).flatten();
         Tick {
             moment,
             window: before.map(|before| moment.at.saturating_duration_since(before.at)),
             cpu_source: self.cpu_source,
             node: NodeRates::of(&self.node.readings),
             scored,
-            others: others.unwrap_or_default(),
             report: self.end_pass(moment.at, &found, matching),
         }
     }
 
     /// Measures the scored workloads and, while one of them waits, the demand of all others. `None` if all
     /// VMs of a Node have left and others are there, which are scored later: nothing is not calm.
-    fn score_and_others(
+    fn measure_workloads(
         &mut self,
         pods: Option<&PodIndex>,
         found: &[PodMatch],
         tick_before: Option<Moment>,
-    ) -> Option<(Scored, Vec<Measurement>)> {
+    ) -> Option<Scored> {
         let (files, states, pressure) = (&mut self.files, &mut self.states, &self.node.pressure);
         let now = (files.clock)().at;
         let in_cluster = pods.is_some();
@@ -295,7 +293,7 @@ fn measure(
     others: &[&CgroupDir],
     node: &NodeReadings,
     states: &States,
-) -> (Scored, Vec<Measurement>) {
+) -> Scored {
     let scored = members.iter().filter_map(|one| Some((one, readings(states, one.dir)?)));
     let others = others.iter().filter_map(|dir| Some((dir, readings(states, dir)?)));
     let of_scored = scored.clone().map(|(_, readings)| readings);
@@ -305,12 +303,12 @@ fn measure(
         let measured = Measurement::of(&dir.cgroup, workload.clone(), readings, node, scale);
         if *kind == Kind::Unlisted { measured.hidden() } else { Some(measured) }
     });
-    let scored = Scored {
-        population,
-        measurements: measurements.collect(),
-        hidden_threads: of_scored.filter(|one| one.threads == Threads::Hidden).count(),
-    };
     let others =
         others.map(|(dir, readings)| Measurement::of(&dir.cgroup, None, readings, node, scale));
-    (scored, others.collect())
+    Scored {
+        population,
+        measurements: measurements.collect(),
+        others: others.collect(),
+        hidden_threads: of_scored.filter(|one| one.threads == Threads::Hidden).count(),
+    }
 }

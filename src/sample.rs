@@ -31,16 +31,16 @@ pub struct Tick {
     pub node: NodeRates,
     /// What is scored; `None` where the list of pods is not known yet, or cgroups can't be read.
     pub scored: Option<Scored>,
-    /// CPU usage and CPU wait of all other workloads; empty while no scored container waits.
-    pub others: Vec<Measurement>,
     pub report: PassReport,
 }
 
-/// The scored containers or units.
+/// The scored containers or units, and what else runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scored {
     pub population: Population,
     pub measurements: Vec<Measurement>,
+    /// CPU usage and CPU wait of all other workloads; empty while no scored container waits.
+    pub others: Vec<Measurement>,
     /// Containers whose threads are needed and could not be read in full.
     pub hidden_threads: usize,
 }

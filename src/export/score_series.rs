@@ -268,9 +268,9 @@ mod tests {
         let path = "/system.slice/build.service";
         let cgroup = Arc::new(Cgroup::new(CgroupId(1), path, None));
         let unit = measured_vm(cgroup, None, 1.0, 1.0);
-        let scored =
-            Scored { population: Population::Units, measurements: vec![unit], hidden_threads: 0 };
-        let tick = Tick { scored: Some(scored), ..tick(vec![]) };
+        let tick = tick(vec![unit]);
+        let scored = tick.scored.map(|scored| Scored { population: Population::Units, ..scored });
+        let tick = Tick { scored, ..tick };
         let text = written(&score_of(&tick).into());
         let line = format!(
             "psi_agent_workload_contention_ratio{{container=\"\",id=\"{path}\",namespace=\"\",pod=\"\",\

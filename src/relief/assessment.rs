@@ -220,10 +220,9 @@ impl Assessor {
     /// order.
     fn node(&self, score: &NodeScore, tick: &Tick) -> Option<Node> {
         let cpus = u32::try_from(tick.node.cpus?).ok()?;
-        tick.scored.as_ref()?;
         let scored = score.containers.iter().map(|container| self.scored_demand(container));
         // These are not smoothed: nothing is known of the time in which no scored container waited.
-        let others = tick.others.iter().map(|other| Demand {
+        let others = tick.scored.as_ref()?.others.iter().map(|other| Demand {
             used: other.used.unwrap_or(0.0),
             waiting: other.waits.cpu.map_or(0.0, |wait| wait.cpus),
             ..with_limits(other)

@@ -35,6 +35,13 @@ fn node(vms: Vec<Measurement>) -> Tick {
     tick_of_vms(now(), TICK, 4, vms)
 }
 
+/// A node where these are scored, and none is there.
+fn without_any(population: Population) -> Tick {
+    let tick = node(vec![]);
+    let scored = tick.scored.map(|scored| Scored { population, ..scored });
+    Tick { scored, ..tick }
+}
+
 /// The score after a minute with the same ticks.
 fn settled(tick: &Tick) -> NodeScore {
     settled_of(&COUNTED, tick)
@@ -122,8 +129,7 @@ fn a_resource_without_contention_has_a_reason() {
 #[test]
 fn an_empty_node_of_a_cluster_is_calm_and_a_host_without_units_is_unknown() {
     let empty = |population| {
-        let scored = Some(Scored { population, measurements: vec![], hidden_threads: 0 });
-        let score = settled(&Tick { scored, ..node(vec![]) });
+        let score = settled(&without_any(population));
         (score.score, score.absence.cpu)
     };
     assert_eq!(empty(Population::Containers), (ratio(0.0), None));
@@ -202,8 +208,7 @@ fn steal_from_the_hypervisor_is_contention_of_the_node() {
     let score = settled(&tick);
     assert_eq!([score.score, score.steal].map(rounded), [Some(0.333_333); 2]);
     // Without demand, steal is not contention.
-    tick.scored =
-        Some(Scored { population: Population::Vms, measurements: vec![], hidden_threads: 0 });
+    tick.scored = without_any(Population::Vms).scored;
     assert_eq!(cpu(&tick), 0.0);
 }
 
@@ -234,11 +239,7 @@ fn another_population_has_a_history_of_its_own() {
     let vms = node(vec![vm(1, 1.0, 1.0)]);
     (0..12).for_each(|_| drop(scorer.advance(&vms)));
     assert_eq!(scorer.advance(&vms).score, ratio(0.5));
-    let scored = Some(Scored {
-        population: Population::Containers,
-        measurements: vec![],
-        hidden_threads: 0,
-    });
+    let scored = without_any(Population::Containers).scored;
     let containers = Tick { scored, ..vms.clone() };
     let first = scorer.advance(&containers);
     assert_eq!((first.score, first.absence.cpu), (None, Some(Absence::WarmingUp)));

@@ -36,7 +36,8 @@ fn node(vms: Vec<Measurement>, others: Vec<Measurement>) -> Tick {
     let mut tick = tick_of_vms(now(), Duration::from_secs(5), 2, vms);
     let used = tick.node.utilization.unwrap().get() + others_use / 2.0;
     tick.node.utilization = Ratio::of(used, 1.0);
-    Tick { others, ..tick }
+    tick.scored.as_mut().unwrap().others = others;
+    tick
 }
 
 fn assessor() -> Assessor {

@@ -45,6 +45,8 @@ pub(crate) fn tick_of_vms(
     measurements: Vec<Measurement>,
 ) -> Tick {
     let used: f64 = measurements.iter().filter_map(|measured| measured.used).sum();
+    let scored =
+        Scored { population: Population::Vms, measurements, others: Vec::new(), hidden_threads: 0 };
     let none = PressureShares { some: Some(Ratio::ZERO), full: Some(Ratio::ZERO) };
     Tick {
         moment,
@@ -59,8 +61,7 @@ pub(crate) fn tick_of_vms(
             memory_utilization: None,
             smt_overlap: None,
         },
-        scored: Some(Scored { population: Population::Vms, measurements, hidden_threads: 0 }),
-        others: Vec::new(),
+        scored: Some(scored),
         report: PassReport::default(),
     }
 }
