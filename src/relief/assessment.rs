@@ -10,7 +10,7 @@ use crate::contract::{NodePressure, Thresholds};
 use crate::kernel::cgroup_tree::CgroupId;
 use crate::sample::Tick;
 use crate::score::{ContainerScore, MovingAverage, NodeScore, PerResource, Resource, Scorer};
-use crate::waiting::{Measurement, Population, Ratio};
+use crate::waiting::{Population, Ratio};
 
 /// If the VMs together wait for less than this number of CPUs, relief is 0.
 const NEGLIGIBLE: f64 = 0.01;
@@ -71,8 +71,8 @@ pub struct Assessor {
     medium: f64,
     /// Least history of slow demand.
     settle: Duration,
-    /// Fast and slow averages.
-    demands: HashMap<CgroupId, [DemandAverages; 2]>,
+    /// Fast and slow averages of the scored containers, in the score's order.
+    demands: Vec<(CgroupId, [DemandAverages; 2])>,
     population: Option<Population>,
     /// CPUs that all else than the VMs uses, averaged over 30 min.
     others: MovingAverage,
@@ -87,7 +87,7 @@ impl Assessor {
             scorer: Scorer::new(counted),
             medium: f64::from(thresholds.medium()) / 100.0,
             settle,
-            demands: HashMap::new(),
+            demands: Vec::new(),
             population: None,
             others: average(),
             smt_overlap: average(),
@@ -116,15 +116,16 @@ impl Assessor {
     }
 
     fn assess(&mut self, score: NodeScore, tick: &Tick) -> Assessment {
-        let mut before = std::mem::take(&mut self.demands);
         let window = tick.window.unwrap_or_default();
-        for ContainerScore { measured, .. } in &score.containers {
+        let mut before: HashMap<_, _> = std::mem::take(&mut self.demands).into_iter().collect();
+        let averages = |ContainerScore { measured, .. }: &ContainerScore| {
             let id = measured.cgroup.id;
             let averages = before.remove(&id).unwrap_or_else(DemandAverages::fast_and_slow);
-            self.demands.insert(id, averages.map(|one| one.advanced(measured, window)));
-        }
+            (id, averages.map(|one| one.advanced(measured, window)))
+        };
+        self.demands = score.containers.iter().map(averages).collect();
         self.advance_others(&score, tick);
-        self.smt_overlap.advance(tick.node.smt_overlap, tick.window.unwrap_or_default());
+        self.smt_overlap.advance(tick.node.smt_overlap, window);
         let predicted = score.score.and_then(|now| Some((now, self.node(&score, tick)?)));
         let Some((now, node)) = predicted else { return score.into() };
         let counts_cpu = self.scorer.counted.contains(&Resource::Cpu);
@@ -151,20 +152,18 @@ impl Assessor {
     /// Predictions for the same node by slow demand. Others share no CPUs that become free: what they
     /// use is not available. Without VMs, all are others, as they are once a VM has arrived.
     fn slow(&self, score: &NodeScore, now: Ratio, node: &Node) -> Option<SlowAssessment> {
-        let demand = |vm: &ContainerScore| {
-            let [_, slow] = *self.demands.get(&vm.measured.cgroup.id)?;
-            slow.covers(self.settle).then_some(slow)
-        };
-        let slow: Option<Vec<DemandAverages>> = score.vms().iter().map(demand).collect();
-        let (slow, others) =
-            (slow?, self.others.mean().filter(|_| self.others.covers(self.settle))?);
+        let vms = || score.vms().iter().zip(&self.demands).map(|(vm, (_, [_, slow]))| (vm, slow));
+        if !vms().all(|(_, slow)| slow.covers(self.settle)) {
+            return None;
+        }
+        let others = self.others.mean().filter(|_| self.others.covers(self.settle))?;
         // What a VM would use in addition counts as its waiting, so that the CPUs that become free are given
         // to those that need them.
-        let demand = |(slow, fast): (&DemandAverages, &Demand)| {
-            let demand = slow.demand(fast);
+        let demand = |(vm, slow): (&ContainerScore, &DemandAverages)| {
+            let demand = slow.demand(vm);
             Demand { waiting: (slow.undelayed() - demand.used).max(0.0), ..demand }
         };
-        let demands: Vec<Demand> = slow.iter().zip(&node.demands).map(demand).collect();
+        let demands: Vec<Demand> = vms().map(demand).collect();
         let used: f64 = demands.iter().map(|demand| demand.used).sum();
         let idle = (f64::from(node.cpus) - used - others).max(0.0);
         let smt_overlap = self.smt_overlap.mean().unwrap_or(0.0);
@@ -177,9 +176,9 @@ impl Assessor {
             } else {
                 0.0
             },
-            vms: slow.iter().map(DemandAverages::undelayed).sum(),
+            vms: vms().map(|(_, slow)| slow.undelayed()).sum(),
             others,
-            waiting: slow.iter().map(DemandAverages::all_waiting).sum(),
+            waiting: vms().map(|(_, slow)| slow.all_waiting()).sum(),
             relief: self.relief(score, now, &node),
         })
     }
@@ -220,12 +219,13 @@ impl Assessor {
     /// order.
     fn node(&self, score: &NodeScore, tick: &Tick) -> Option<Node> {
         let cpus = u32::try_from(tick.node.cpus?).ok()?;
-        let scored = score.containers.iter().map(|container| self.scored_demand(container));
+        let containers = score.containers.iter().zip(&self.demands);
+        let scored = containers.map(|(container, (_, [fast, _]))| fast.demand(container));
         // These are not smoothed: nothing is known of the time in which no scored container waited.
         let others = tick.scored.as_ref()?.others.iter().map(|other| Demand {
             used: other.used.unwrap_or(0.0),
             waiting: other.waits.cpu.map_or(0.0, |wait| wait.cpus),
-            ..with_limits(other)
+            ..Demand::with_limits(other)
         });
         Some(Node {
             cpus,
@@ -235,24 +235,6 @@ impl Assessor {
             demands: scored.chain(others).collect(),
         })
     }
-
-    fn scored_demand(&self, container: &ContainerScore) -> Demand {
-        let ContainerScore { measured, contention, .. } = container;
-        let memory_contention = contention.memory.map_or(0.0, Ratio::get);
-        let known = Demand { is_scored: true, memory_contention, ..with_limits(measured) };
-        let averages = self.demands.get(&measured.cgroup.id);
-        averages.map(|[fast, _]| fast.demand(&known)).unwrap_or(known)
-    }
-}
-
-fn with_limits(measured: &Measurement) -> Demand {
-    let Some(limits) = &measured.limits else { return Demand::default() };
-    let (weight, cpuset) = (limits.weight.map(|weight| weight as f64), limits.cpus.clone());
-    // The kubelet gives as many CPUs to a container alone as it requests.
-    let requested = measured.workload.as_ref().and_then(|workload| workload.cpu_request);
-    let count = cpuset.as_ref().map(|cpuset| 1000 * u64::from(cpuset.count()));
-    let is_dedicated = count.is_some() && count == requested;
-    Demand { limit: limits.quota, weight, cpuset, is_dedicated, ..Demand::default() }
 }
 
 #[cfg(test)]

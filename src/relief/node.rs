@@ -6,7 +6,7 @@ use super::sharing::{Want, fair_shares};
 use crate::contract::Level;
 use crate::kernel::limits::CpuSet;
 use crate::score::WorstHalf;
-use crate::waiting::{Ratio, Wait};
+use crate::waiting::{Measurement, Ratio, Wait};
 
 /// `cpu.weight` of a cgroup that has none.
 const DEFAULT_WEIGHT: f64 = 100.0;
@@ -39,6 +39,17 @@ pub(super) struct Demand {
 }
 
 impl Demand {
+    /// The limits of a workload, without a demand.
+    pub(super) fn with_limits(measured: &Measurement) -> Self {
+        let Some(limits) = &measured.limits else { return Self::default() };
+        let (weight, cpuset) = (limits.weight.map(|weight| weight as f64), limits.cpus.clone());
+        // The kubelet gives as many CPUs to a container alone as it requests.
+        let requested = measured.workload.as_ref().and_then(|workload| workload.cpu_request);
+        let count = cpuset.as_ref().map(|cpuset| 1000 * u64::from(cpuset.count()));
+        let is_dedicated = count.is_some() && count == requested;
+        Self { limit: limits.quota, weight, cpuset, is_dedicated, ..Self::default() }
+    }
+
     /// CPUs that it would use if it did not wait.
     pub(super) fn wanted(&self) -> f64 {
         (self.used + self.waiting).min(self.limit.unwrap_or(f64::INFINITY)).max(self.used)

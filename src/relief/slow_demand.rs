@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::node::Demand;
-use crate::score::MovingAverage;
-use crate::waiting::Measurement;
+use crate::score::{ContainerScore, MovingAverage};
+use crate::waiting::{Measurement, Ratio};
 
 /// Time after which an average has followed a change by 63 %. Migrations take minutes and their VMs
 /// stay for hours, and an average over less would follow each burst. It is chosen. In simulated clusters of
@@ -71,16 +71,18 @@ impl DemandAverages {
         [self.waiting, self.memory_waiting].iter().filter_map(MovingAverage::mean).sum()
     }
 
-    /// The demand by these averages, with what else is `known` of it.
-    pub(super) fn demand(&self, known: &Demand) -> Demand {
+    /// The demand of a scored container by these averages of it.
+    pub(super) fn demand(&self, container: &ContainerScore) -> Demand {
         let mean = |average: MovingAverage| average.mean().unwrap_or(0.0);
         Demand {
+            is_scored: true,
             used: mean(self.used),
             waiting: mean(self.waiting),
             variance: mean(self.variance),
             memory: self.memory,
             memory_waiting: mean(self.memory_waiting),
-            ..known.clone()
+            memory_contention: container.contention.memory.map_or(0.0, Ratio::get),
+            ..Demand::with_limits(&container.measured)
         }
     }
 }

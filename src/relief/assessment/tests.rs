@@ -9,8 +9,8 @@ use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_tree::Cgroup;
 use crate::measured_vms::{measured_vm, tick_of_vms};
 use crate::sample::Scored;
-use crate::waiting::Wait;
 use crate::waiting::readings::CpuLimits;
+use crate::waiting::{Measurement, Wait};
 
 const COUNTED: [Resource; 2] = [Resource::Cpu, Resource::Memory];
 
