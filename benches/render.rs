@@ -24,7 +24,8 @@ use psi_agent::export::families::FamilyGroup;
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::kernel::pressure::Pressure;
 use psi_agent::kernel::resource::PerResource;
-use psi_agent::sample::{CgroupSample, Detail, NodeRates, NodeSample, PassReport, ScrapeSample};
+use psi_agent::sample::{CgroupSample, Detail, PassReport, ScrapeSample};
+use psi_agent::waiting::node::NodeReadings;
 use psi_agent::waiting::series::{PressureReadings, Reading};
 use support::{cpu_time_of, judge, take_turns};
 
@@ -100,15 +101,8 @@ fn sample() -> ScrapeSample {
     ScrapeSample {
         moment,
         detail: Detail::Exported,
-        node: NodeSample {
-            pressure: PressureReadings::default(),
-            irq: None,
-            cpu_times: None,
-            memory: None,
-            devices: Arc::default(),
-        },
+        node: NodeReadings::default(),
         window: None,
-        rates: NodeRates::default(),
         beside: Vec::new(),
         workloads: HashSet::new(),
         cgroups: cgroups.collect(),

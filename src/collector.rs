@@ -38,14 +38,14 @@ use crate::identity::selection::Selection;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupId, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::CgroupTree;
 use crate::kernel::proc_root::ProcRoot;
+use crate::kernel::resource::PerResource;
 use crate::sample::{
-    CgroupSample, Detail, FamilyGroup, NodeRates, NodeSample, PassReport, Scored, ScrapeSample,
-    Tick, windows,
+    CgroupSample, Detail, FamilyGroup, NodeRates, PassReport, Scored, ScrapeSample, Tick,
 };
 use crate::waiting::files::Files;
 use crate::waiting::node::NodeReadings;
 use crate::waiting::readings::{Readings, Threads};
-use crate::waiting::series::lately;
+use crate::waiting::series::{Window, lately};
 use crate::waiting::{CpuSource, Measurement, Population, pressure_scale};
 use export::read_stats;
 use node::NodeReader;
@@ -84,7 +84,7 @@ pub struct Collector {
     selector: Selector,
     ticked_at: Option<Moment>,
     /// When the last scrape of everything began, and what it read of the node.
-    shown: Option<(Instant, NodeSample)>,
+    shown: Option<(Instant, NodeReadings)>,
     cpu_source: CpuSource,
     /// `None` unless run delay is the source of CPU wait time.
     processes: Option<ProcessFinder>,
@@ -199,18 +199,21 @@ impl Collector {
     pub fn scrape(&mut self, detail: Detail, pods: Option<&PodIndex>) -> ScrapeSample {
         let moment = (self.files.clock)();
         self.follow_tree(moment.at);
-        let node =
-            self.node.sample(&self.tree, &mut self.files, self.groups.contains(&FamilyGroup::Io));
+        let is_shown = detail == Detail::Everything;
+        let window = |at: &Instant| moment.at.saturating_duration_since(*at);
+        let before = self.shown.take_if(|_| is_shown);
+        let before = before.filter(|(at, _)| window(at) <= MAX_SCRAPE_WINDOW);
+        let (before_at, before) = before.unzip();
+        let has_io = self.groups.contains(&FamilyGroup::Io);
+        let node = self.node.sample(&self.tree, &mut self.files, has_io, before);
+        if is_shown {
+            self.shown = Some((moment.at, node.clone()));
+        }
         let (found, matching) = match_pods(pods, self.tree.dirs().map(|dir| &dir.cgroup.place));
         let shown: HashSet<CgroupId> = match detail {
             Detail::Everything => workloads(self.tree.dirs()).map(|dir| dir.cgroup.id).collect(),
             Detail::Exported => HashSet::new(),
         };
-        let is_shown = detail == Detail::Everything;
-        let before = if is_shown { self.shown.replace((moment.at, node.clone())) } else { None };
-        let window = |at: &Instant| moment.at.saturating_duration_since(*at);
-        let before = before.filter(|(at, _)| window(at) <= MAX_SCRAPE_WINDOW);
-        let before_at = before.as_ref().map(|(at, _)| *at);
         let (mut cgroups, mut beside) = (Vec::with_capacity(self.tree.count()), Vec::new());
         for (dir, found) in self.tree.dirs().zip(&found) {
             let in_scope = self.is_in_scope(dir, found);
@@ -219,25 +222,25 @@ impl Collector {
             }
             let (files, all) = (&mut self.files, &Resource::ALL);
             let state = self.states.entry(dir.cgroup.id).or_default();
-            let Some(pressure) = state.pressures(files, dir, all, &node.pressure) else {
+            let Some(pressure) = state.pressures(files, dir, all, &self.node.pressure) else {
                 continue;
             };
             let now_shown = (moment.at, Box::new(pressure));
             let last = if is_shown { state.shown.replace(now_shown) } else { None };
             let last = last.filter(|(at, _)| Some(*at) == before_at);
-            let rates = last.map(|(_, last)| windows(&last, &pressure).map(|one| one.shares()));
-            let rates = rates.unwrap_or_default();
+            let before = last.map(|(_, last)| *last).unwrap_or_default();
+            let rates = PerResource::by(|resource| {
+                Window { before: *before.of(resource), last: *pressure.of(resource) }.shares()
+            });
             let stats = read_stats(files, dir, &self.groups, detail);
             let workload = found.workload().cloned();
             let (cgroup, labels) = (Arc::clone(&dir.cgroup), state.labels(workload.as_ref()));
             let sample = CgroupSample { cgroup, workload, labels, pressure, rates, stats };
             if in_scope { &mut cgroups } else { &mut beside }.push(sample);
         }
-        let rates = before.as_ref().map(|(_, before)| NodeRates::between(before, &node));
         ScrapeSample {
             moment,
             detail,
-            rates: rates.unwrap_or_default(),
             window: before_at.as_ref().map(window),
             node,
             cgroups,

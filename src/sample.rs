@@ -1,7 +1,7 @@
 //! What the two passes over the node and its cgroups return: a tick what it measured, a scrape raw
 //! counters in the kernel's units. A value that could not be read is `None`, and never 0.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -11,13 +11,12 @@ use crate::identity::matching::Matching;
 use crate::kernel::ReadError;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::kernel::counters::{CpuStat, MemoryEvents, MemoryStat};
-use crate::kernel::io_stat::{Device, IoCounters};
+use crate::kernel::io_stat::IoCounters;
 use crate::kernel::limits::CpuMax;
-use crate::kernel::node_text::{CpuTimes, NodeMemory};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
 use crate::waiting::node::NodeReadings;
-use crate::waiting::series::{PressureReadings, PressureShares, Reading, Window, increase};
+use crate::waiting::series::{PressureReadings, PressureShares, increase};
 use crate::waiting::{CpuSource, Measurement, Population, Ratio};
 
 /// Result of a scoring pass (tick).
@@ -63,16 +62,6 @@ pub struct NodeRates {
 }
 
 impl NodeRates {
-    /// Compares what two scrapes read.
-    pub fn between(before: &NodeSample, after: &NodeSample) -> Self {
-        let (before_times, times) = (before.cpu_times.clone(), after.cpu_times.clone());
-        Self::of(&NodeReadings {
-            pressure: windows(&before.pressure, &after.pressure),
-            cpu_times: Window { before: before_times, last: times },
-            ..NodeReadings::default()
-        })
-    }
-
     pub fn of(readings: &NodeReadings) -> Self {
         let pressure = &readings.pressure;
         let times = readings.cpu_times.value();
@@ -134,29 +123,17 @@ pub enum FamilyGroup {
     None,
 }
 
-/// The node, as an export pass reads it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeSample {
-    pub pressure: PressureReadings,
-    /// Interrupt pressure, where the kernel accounts for it.
-    pub irq: Option<Pressure>,
-    pub cpu_times: Option<Reading<CpuTimes>>,
-    pub memory: Option<NodeMemory>,
-    /// Names of block devices, such as `vda`.
-    pub devices: Arc<BTreeMap<Device, String>>,
-}
-
 /// Result of an export pass (scrape).
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct ScrapeSample {
     /// When the pass began.
     pub moment: Moment,
     pub detail: Detail,
-    pub node: NodeSample,
+    /// The node's pressures, CPU times and memory, and its disks, if they are exported.
+    pub node: NodeReadings,
     /// Time since the last sample of everything; `None` if that was long ago, or this is not one. Rates are
     /// over this time, and without it there are none.
     pub window: Option<Duration>,
-    pub rates: NodeRates,
     /// Cgroups in scope, by path.
     pub cgroups: Vec<CgroupSample>,
     /// Those of `workloads` that are not in scope.
@@ -205,12 +182,4 @@ pub struct CgroupStats {
     pub io: Option<Vec<IoCounters>>,
     /// Interrupt pressure, where the kernel accounts for it.
     pub irq_pressure: Option<Pressure>,
-}
-
-/// The windows between two readings.
-pub fn windows(
-    before: &PressureReadings,
-    after: &PressureReadings,
-) -> PerResource<Window<Pressure>> {
-    PerResource::by(|resource| Window { before: *before.of(resource), last: *after.of(resource) })
 }

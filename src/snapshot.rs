@@ -11,7 +11,7 @@ use crate::contract::Thresholds;
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::relief::{Assessment, Relief};
-use crate::sample::{CgroupSample, ScrapeSample};
+use crate::sample::{CgroupSample, NodeRates, ScrapeSample};
 use crate::sampler::WARM_UP;
 use crate::score::{Absence, ContainerScore, PerResource, Resource};
 use crate::waiting::series::PressureShares;
@@ -82,7 +82,7 @@ pub fn snapshot(
 fn node(sample: &ScrapeSample, assessment: Option<&Assessment>) -> Node {
     let score = assessment.map(|latest| &latest.score);
     let shares = |shares: PerResource<Option<Ratio>>| shares.map(|one| one.map(share));
-    let memory = sample.node.memory;
+    let (rates, memory) = (NodeRates::of(&sample.node), sample.node.memory);
     Node {
         score: score.and_then(|score| score.score).map(share),
         no_score: None,
@@ -91,10 +91,10 @@ fn node(sample: &ScrapeSample, assessment: Option<&Assessment>) -> Node {
         population: score.and_then(|score| Some(score.population?.plural().to_owned())),
         contended: score.map_or(0, |score| score.contended),
         headroom_cpus: assessment.and_then(|latest| latest.headroom_cpus),
-        pressure: sample.rates.pressure.map(pressure),
-        utilization: sample.rates.utilization.map(share),
-        steal: sample.rates.steal.map(share),
-        cpus: sample.node.cpu_times.as_ref().map(|times| times.value.each.len() as u64),
+        pressure: rates.pressure.map(pressure),
+        utilization: rates.utilization.map(share),
+        steal: rates.steal.map(share),
+        cpus: rates.cpus,
         memory_total: memory.and_then(|memory| memory.total),
         memory_available: memory.and_then(|memory| memory.available),
     }

@@ -1,7 +1,6 @@
 //! Reads the node's own files, and the cgroups above all pods.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use super::population::above_pods;
 use super::state::is_fresh;
@@ -12,7 +11,6 @@ use crate::kernel::node_text::CpuTimes;
 use crate::kernel::pressure::Pressure;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadError, ReadErrorKind, if_present};
-use crate::sample::NodeSample;
 use crate::waiting::disk_rates::{disk_rates, swap_devices};
 use crate::waiting::files::Files;
 use crate::waiting::node::NodeReadings;
@@ -45,22 +43,24 @@ impl NodeReader {
         self.pressure
     }
 
-    /// What a scrape reads of the node; the names of disks only where `has_io`.
+    /// Adds what a scrape reads of the node to what the one before has read; disks only where `has_io`.
     pub(super) fn sample(
         &mut self,
         tree: &CgroupTree,
         files: &mut Files,
         has_io: bool,
-    ) -> NodeSample {
+        before: Option<NodeReadings>,
+    ) -> NodeReadings {
+        let mut readings = before.unwrap_or_default();
         let pressure = self.read_pressures(tree, files);
-        let disks = files.read_if(has_io, || self.proc.disks()).unwrap_or_default();
-        NodeSample {
-            pressure,
-            irq: files.note(self.proc.irq_pressure()).flatten(),
-            cpu_times: files.dated(self.proc.cpu_times()),
-            memory: files.note(self.proc.memory()).flatten(),
-            devices: Arc::new(disks.into_iter().map(|(id, disk)| (id, disk.name)).collect()),
+        for resource in Resource::ALL {
+            readings.pressure.of_mut(resource).push(*pressure.of(resource));
         }
+        readings.disks.last = if has_io { files.dated(self.proc.disks()) } else { None };
+        readings.irq = files.note(self.proc.irq_pressure()).flatten();
+        readings.cpu_times.push(files.dated(self.proc.cpu_times()));
+        readings.memory = files.note(self.proc.memory()).flatten();
+        readings
     }
 
     /// What a tick reads of the node, except its run delay. If no task waited for memory since the

@@ -94,11 +94,11 @@ impl Iterator for Exposition {
 /// numbers, so that no two devices share a series.
 fn device_labels(sample: &ScrapeSample) -> BTreeMap<Device, Vec<u8>> {
     let stats = sample.cgroups.iter().filter_map(|cgroup| cgroup.stats.as_ref()?.io.as_ref());
-    let mut labels = BTreeMap::new();
+    let (disks, mut labels) = (sample.node.disks.value(), BTreeMap::new());
     for counters in stats.flatten() {
         labels.entry(counters.device).or_insert_with_key(|device| {
-            let name = match sample.node.devices.get(device) {
-                Some(name) => format!("/dev/{name}"),
+            let name = match disks.and_then(|disks| disks.get(device)) {
+                Some(disk) => format!("/dev/{}", disk.name),
                 None => format!("{}:{}", device.major, device.minor),
             };
             let mut label = Vec::new();

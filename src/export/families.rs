@@ -5,28 +5,29 @@ use crate::kernel::counters::CpuStat;
 use crate::kernel::io_stat::IoCounters;
 use crate::kernel::pressure::Pressure;
 pub use crate::sample::FamilyGroup;
-use crate::sample::{CgroupSample, CgroupStats, NodeSample};
+use crate::sample::{CgroupSample, CgroupStats};
 use crate::text_format::Number::{Micros, Whole};
 use crate::text_format::{Family, Number, families};
+use crate::waiting::node::NodeReadings;
 use crate::waiting::series::Reading;
 
 /// The series of a family.
 #[derive(Debug, Clone, Copy)]
 pub enum Source {
     /// One series for the node, without labels.
-    Node(fn(&NodeSample) -> Option<Number>),
+    Node(fn(&NodeReadings) -> Option<Number>),
     /// One series for each cgroup.
     Cgroup {
         /// The family's own label, such as `cpu="total",`; empty for most families.
         extra: &'static str,
         /// The value; `None` for no series.
-        value: fn(&CgroupSample, &NodeSample) -> Option<Number>,
+        value: fn(&CgroupSample, &NodeReadings) -> Option<Number>,
     },
     /// One series for each cgroup and device, with the label `device`.
     Device(fn(&IoCounters) -> u64),
 }
 
-const fn cgroup(value: fn(&CgroupSample, &NodeSample) -> Option<Number>) -> Source {
+const fn cgroup(value: fn(&CgroupSample, &NodeReadings) -> Option<Number>) -> Source {
     Source::Cgroup { extra: "", value }
 }
 
@@ -71,12 +72,12 @@ fn working_set(cgroup: &CgroupSample) -> Option<u64> {
     Some(memory_usage(cgroup)?.saturating_sub(stats(cgroup)?.memory_stat?.inactive_file?))
 }
 
-fn swap(cgroup: &CgroupSample, node: &NodeSample) -> Option<u64> {
+fn swap(cgroup: &CgroupSample, node: &NodeReadings) -> Option<u64> {
     let whole_node = || node.memory?.swap_total?.checked_sub(node.memory?.swap_free?);
     stats(cgroup)?.memory_swap_current.or_else(|| is_root(cgroup).then(whole_node)?)
 }
 
-fn memory_limit(cgroup: &CgroupSample, node: &NodeSample) -> Option<Number> {
+fn memory_limit(cgroup: &CgroupSample, node: &NodeReadings) -> Option<Number> {
     let whole_node = || node.memory?.total.map(Whole);
     // The absence of a limit is exported as 0, as in cAdvisor.
     let own = stats(cgroup)?.memory_max.map(|limit| Whole(limit.unwrap_or(0)));
@@ -85,8 +86,8 @@ fn memory_limit(cgroup: &CgroupSample, node: &NodeSample) -> Option<Number> {
 
 /// The creation time of the cgroup, not before the minute in which the node booted: an earlier time
 /// is from a clock that was not yet set.
-fn start_time(cgroup: &CgroupSample, node: &NodeSample) -> Option<Number> {
-    let boot_minute = node.cpu_times.as_ref().map_or(0, |times| times.value.boot_time_s / 60 * 60);
+fn start_time(cgroup: &CgroupSample, node: &NodeReadings) -> Option<Number> {
+    let boot_minute = node.cpu_times.value().map_or(0, |times| times.boot_time_s / 60 * 60);
     cgroup.cgroup.made_at_s.map(|made_at| Whole(made_at.max(boot_minute)))
 }
 
@@ -167,22 +168,22 @@ pub static FAMILIES: &[Family<(FamilyGroup, Source)>] = {
         "container_start_time_seconds" = (Spec, cgroup(start_time)),
             "Start time of the container since unix epoch in seconds.";
         "node_pressure_cpu_waiting_seconds_total" =
-            (Node, Source::Node(|node| waiting(node.pressure.cpu))),
+            (Node, Source::Node(|node| waiting(node.pressure.cpu.last))),
             "Total time in seconds that processes have waited for CPU time";
         "node_pressure_io_stalled_seconds_total" =
-            (Node, Source::Node(|node| stalled(node.pressure.io))),
+            (Node, Source::Node(|node| stalled(node.pressure.io.last))),
             "Total time in seconds no process could make progress due to IO congestion";
         "node_pressure_io_waiting_seconds_total" =
-            (Node, Source::Node(|node| waiting(node.pressure.io))),
+            (Node, Source::Node(|node| waiting(node.pressure.io.last))),
             "Total time in seconds that processes have waited due to IO congestion";
         "node_pressure_irq_stalled_seconds_total" =
             (Node, Source::Node(|node| node.irq?.full_us.map(Micros))),
             "Total time in seconds no process could make progress due to IRQ congestion";
         "node_pressure_memory_stalled_seconds_total" =
-            (Node, Source::Node(|node| stalled(node.pressure.memory))),
+            (Node, Source::Node(|node| stalled(node.pressure.memory.last))),
             "Total time in seconds no process could make progress due to memory congestion";
         "node_pressure_memory_waiting_seconds_total" =
-            (Node, Source::Node(|node| waiting(node.pressure.memory))),
+            (Node, Source::Node(|node| waiting(node.pressure.memory.last))),
             "Total time in seconds that processes have waited for memory";
     }
 };

@@ -11,13 +11,15 @@ use crate::kernel::node_text::{Cores, CpuTimes, DiskStat, NodeMemory, Reclaim, R
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
 
-/// The last two readings of the node's files.
+/// The last two readings of the node's files, by ticks or by scrapes.
 #[derive(Debug, Clone, Default)]
 pub struct NodeReadings {
     pub pressure: PerResource<Window<Pressure>>,
     /// Whether the kernel reports pressure: it was read once. A file that can't be read later does not
     /// mean that PSI is off.
     pub reports: PerResource<bool>,
+    /// Interrupt pressure, where the kernel accounts for it; read by scrapes only.
+    pub irq: Option<Pressure>,
     pub cpu_times: Window<CpuTimes>,
     /// CPUs that were online when their times were last read.
     pub online: Option<usize>,
