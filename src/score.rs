@@ -155,10 +155,9 @@ impl Scorer {
     pub fn of_one_window(counted: Vec<Resource>, tick: &Tick) -> NodeScore {
         let mut scorer = Self::new(counted);
         let score = scorer.advance(tick);
-        let contention = score.latest;
         let absence = PerResource::by(|resource| worst_half(resource, tick, 0.0).err());
-        let total = scorer.score(&contention, &absence, tick);
-        NodeScore { score: total, contention, absence, ..score }
+        let score = NodeScore { contention: score.latest, absence, ..score };
+        NodeScore { score: scorer.largest(&score, tick), ..score }
     }
 
     /// The score after one more tick.
@@ -178,8 +177,7 @@ impl Scorer {
             let worst = WorstHalf::of_cpu(level, &waits, steal);
             smoothed.advance(latest.cpu.ok().map(|_| worst.contention), window);
         }
-        let measurements = tick.scored.iter().flat_map(|scored| &scored.measurements);
-        let containers = self.advance_containers(measurements, window);
+        let containers = self.advance_containers(tick, window);
         let contention = self.node.map(|smoothed| smoothed.settled());
         let [medium, high] = self.cpu_for_levels.map(|smoothed| smoothed.settled());
         let absence = PerResource::by(|resource| match contention.of(resource) {
@@ -195,11 +193,11 @@ impl Scorer {
             let absent = histories.map(|history| history.contention.of(resource).absent);
             absent.filter(|absent| *absent > window).count()
         };
-        NodeScore {
+        let score = NodeScore {
             moment: tick.moment,
             basis: basis(tick.cpu_source),
             population: self.population,
-            score: self.score(&contention, &absence, tick),
+            score: None,
             contention,
             absence,
             latest: latest.map(|one| Ratio::of(one.ok()?, 1.0)),
@@ -211,7 +209,8 @@ impl Scorer {
             contended: containers.iter().filter(|container| container.is_contended()).count(),
             hidden: PerResource::by(hidden),
             containers,
-        }
+        };
+        NodeScore { score: self.largest(&score, tick), ..score }
     }
 
     /// Values of another population are not comparable, so its history starts anew.
@@ -224,30 +223,21 @@ impl Scorer {
         }
     }
 
-    /// `None` unless all counted resources are known: the missing one might be the largest. A resource
-    /// that limits explain for all workloads does not count. If PSI is off, CPU by run delay is the
-    /// only resource.
-    fn score(
-        &self,
-        contention: &PerResource<Option<Ratio>>,
-        absence: &PerResource<Option<Absence>>,
-        tick: &Tick,
-    ) -> Option<Ratio> {
+    /// The largest contention of the counted resources; `None` unless all of them are known: the missing one might
+    /// be the largest. A resource that limits explain for all workloads does not count. If PSI is off, CPU by run
+    /// delay is the only resource.
+    fn largest(&self, score: &NodeScore, tick: &Tick) -> Option<Ratio> {
         let has_pressure = tick.node.reports != PerResource::default();
         let cpu_only = tick.cpu_source == CpuSource::RunDelay && !has_pressure;
         let counted = self.counted.iter().filter(|resource| {
             (!cpu_only || **resource == Resource::Cpu)
-                && *absence.of(**resource) != Some(Absence::OwnLimits)
+                && *score.absence.of(**resource) != Some(Absence::OwnLimits)
         });
-        let all: Option<Vec<Ratio>> = counted.map(|&resource| *contention.of(resource)).collect();
+        let all: Option<Vec<_>> = counted.map(|one| *score.contention.of(*one)).collect();
         all?.into_iter().reduce(|largest, ratio| if ratio > largest { ratio } else { largest })
     }
 
-    fn advance_containers<'a>(
-        &mut self,
-        measurements: impl Iterator<Item = &'a Measurement>,
-        window: Duration,
-    ) -> Vec<ContainerScore> {
+    fn advance_containers(&mut self, tick: &Tick, window: Duration) -> Vec<ContainerScore> {
         let mut before = std::mem::take(&mut self.containers);
         let advance = |measured: &Measurement| {
             let id = measured.cgroup.id;
@@ -277,6 +267,7 @@ impl Scorer {
                 iothreads_waited_s: iothreads_s,
             }
         };
+        let measurements = tick.scored.iter().flat_map(|scored| &scored.measurements);
         measurements.map(advance).collect()
     }
 }
