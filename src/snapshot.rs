@@ -56,14 +56,12 @@ pub fn snapshot(
     let left = (identity.started_at + WARM_UP).checked_duration_since(sample.moment.at);
     let left = left.filter(|_| warms_up && !has_score);
     let missing = missing.filter(|_| left.is_none());
-    let points = |points| f64::from(points) / 100.0;
+    let levels = [identity.levels.medium(), identity.levels.high()];
+    let [medium, high] = levels.map(|points| f64::from(points) / 100.0);
     Snapshot {
         version: env!("CARGO_PKG_VERSION").into(),
         node_name: identity.name.clone(),
-        levels: Levels {
-            medium: points(identity.levels.medium()),
-            high: points(identity.levels.high()),
-        },
+        levels: Levels { medium, high },
         scope: Some(identity.scope.into()),
         observed_at_ms: sample.moment.unix_ms,
         window_s: sample.window.map(|window| window.as_secs_f64()),
@@ -122,24 +120,18 @@ fn cgroup(
         pod: workload.map(|workload| workload.pod.to_string()),
         container: workload.map(|workload| workload.container.to_string()),
         vm: vm.map(|vm| vm.name.to_string()).or(unit_vm.flatten()),
-        cpu_request: workload
-            .and_then(|workload| workload.cpu_request)
-            .map(|millis| millis as f64 / 1000.0),
+        cpu_request: workload.and_then(|workload| Some(workload.cpu_request? as f64 / 1000.0)),
         cpu_wait_budget: vm.and_then(|vm| vm.cpu_wait_budget),
         awaits_handover: vm.map(|vm| vm.awaits_handover),
         is_user,
         is_vm: is_unit_vm || workload.is_some_and(Workload::is_vm),
         pressure: sample.rates.map(pressure),
         scored,
-        cpu_seconds: stats
-            .and_then(|stats| stats.cpu_stat?.usage_us)
-            .map(|micros| micros as f64 / 1e6),
+        cpu_seconds: stats.and_then(|stats| Some(stats.cpu_stat?.usage_us? as f64 / 1e6)),
         used: None,
         cpu_limit: stats.and_then(|stats| stats.cpu_max).map(|max| limit(max.cpus())),
         memory_bytes: stats.and_then(|stats| stats.memory_current),
-        memory_max: stats
-            .and_then(|stats| stats.memory_max)
-            .map(|max| limit(max.map(|bytes| bytes as f64))),
+        memory_max: stats.and_then(|stats| Some(limit(stats.memory_max?.map(|max| max as f64)))),
     }
 }
 
