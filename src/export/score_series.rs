@@ -126,14 +126,12 @@ static VM: &[VmFamily] = families! {
             lines.write(&[it.namespace, it.name, pod, uid], Whole(1));
         },
         "Pod and UID of a VM on this node as labels; always 1.";
-    "psi_agent_vmi_relief_cpus" = |vm, lines| if let Some(relief) = vm.relief {
-            lines.write(&[vm.namespace, vm.name], Float(relief.cpus));
-        },
+    "psi_agent_vmi_relief_cpus" =
+        |vm, lines| lines.write(&[vm.namespace, vm.name], vm.relief.map(|it| Float(it.cpus))),
         "CPUs' worth of waiting for CPUs and memory that would end if the VM left the node: its \
          own, and that of the other VMs.";
-    "psi_agent_vmi_score_without_ratio" = |vm, lines| if let Some(relief) = vm.relief {
-            lines.write(&[vm.namespace, vm.name], Float(relief.score_without.get()));
-        },
+    "psi_agent_vmi_score_without_ratio" = |it, lines|
+        lines.write(&[it.namespace, it.name], ratio(it.relief.map(|relief| relief.score_without))),
         "Contention score that the node would have without the VM, 0 to 1.";
 };
 
