@@ -9,6 +9,7 @@ use strum::IntoStaticStr;
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::Cgroup;
 use crate::kernel::resource::{PerResource, Resource};
+pub use cpu_pressure::pressure_scale;
 use node::NodeReadings;
 use readings::{CpuLimits, Readings, Threads};
 use run_delay::ThreadTimes;
@@ -80,12 +81,6 @@ pub struct Measurement {
     pub memory: Option<f64>,
     pub pressure: PerResource<PressureShares>,
     pub waits: PerResource<WaitResult>,
-}
-
-/// The factor by which the waits are scaled that pressure measures: see `cpu_pressure.rs`. `all` are
-/// the readings of all workloads of the node.
-pub fn pressure_scale<'a>(all: impl Iterator<Item = &'a Readings>, node: &NodeReadings) -> f64 {
-    cpu_pressure::scale(all, node.run_delay(), node.cpus())
 }
 
 impl Measurement {

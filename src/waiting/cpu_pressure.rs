@@ -27,16 +27,13 @@ struct Bounds {
     own_limit: Ratio,
 }
 
-/// The factor of a window for `all` workloads of a node with this run delay, in CPUs. It is 1 if the
-/// node's run delay or the wait of a workload with pressure is unknown. One that has just begun to wait counts with its
-/// pressure, which its quota may explain for each of its tasks.
-pub(super) fn scale<'a>(
-    all: impl Iterator<Item = &'a Readings>,
-    run_delay: Option<f64>,
-    cpus: f64,
-) -> f64 {
+/// The factor of a window by which waits are scaled that pressure measures, for `all` workloads of a node. It is 1 if
+/// the node's run delay or the wait of a workload with pressure is unknown. One that has just begun to wait counts with
+/// its pressure, which its quota may explain for each of its tasks.
+pub fn pressure_scale<'a>(all: impl Iterator<Item = &'a Readings>, node: &NodeReadings) -> f64 {
+    let cpus = node.cpus();
     let factor = || {
-        let (run_delay, mut least, mut explained) = (run_delay?, 0.0, 0.0);
+        let (run_delay, mut least, mut explained) = (node.run_delay()?, 0.0, 0.0);
         for readings in all {
             if let Some(threads) = ThreadTimes::of(readings) {
                 explained += threads.delayed;
@@ -121,19 +118,29 @@ impl Bounds {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::tests::{container_with_tasks, node_with_cpus, ran_and_delayed};
+    use super::super::tests::{
+        container_with_tasks, micros, node_with_cpus, ran_and_delayed, window,
+    };
     use super::*;
-
-    const CPUS: f64 = 4.0;
+    use crate::kernel::node_text::RunDelay;
 
     fn workload(some: f64, used: f64, throttled: f64, quota: Option<f64>, tasks: u64) -> Readings {
         container_with_tasks(some, used, throttled, quota, Some(tasks))
     }
 
+    /// A node of so many busy CPUs, with this run delay in CPUs.
+    fn node(cpus: usize, run_delay: Option<f64>) -> NodeReadings {
+        let total = |total_ns| RunDelay { total_ns, ..RunDelay::default() };
+        let run_delay = run_delay.map(|delay| window(total(0), total(micros(delay) * 1000)));
+        let run_delay = run_delay.unwrap_or_default();
+        NodeReadings { run_delay, ..node_with_cpus(&vec![1.0; cpus]) }
+    }
+
     /// CPUs that the first of these workloads waited for.
     fn waited(run_delay: Option<f64>, all: &[&Readings]) -> f64 {
-        let scale = scale(all.iter().copied(), run_delay, CPUS);
-        let wait = wait(all[0], None, &node_with_cpus(&[1.0; 4]), scale).unwrap();
+        let node = node(4, run_delay);
+        let scale = pressure_scale(all.iter().copied(), &node);
+        let wait = wait(all[0], None, &node, scale).unwrap();
         wait.demand - cpu_limits::usage(all[0]).unwrap()
     }
 
@@ -174,8 +181,9 @@ mod tests {
         // 64 threads each, spread over 64 CPUs, wait for 0.6 CPUs together.
         let container = workload(0.0094, 1.0, 0.0, None, 65);
         let waited = |cpus: usize, run_delay| {
-            let scale = scale(vec![&container; 40].into_iter(), Some(run_delay), cpus as f64);
-            wait(&container, None, &node_with_cpus(&vec![1.0; cpus]), scale).unwrap().cpus
+            let node = node(cpus, Some(run_delay));
+            let scale = pressure_scale(vec![&container; 40].into_iter(), &node);
+            wait(&container, None, &node, scale).unwrap().cpus
         };
         assert!((waited(64, 24.0) - 0.6).abs() < 1e-6);
         assert_eq!(waited(1, 1.0), 0.0);
@@ -201,8 +209,9 @@ mod tests {
     #[test]
     fn two_units_of_three_loops_on_two_cpus_wait_for_two_thirds() {
         let unit = workload(0.95, 1.0, 0.0, None, 3);
-        let scale = scale([&unit, &unit].into_iter(), Some(4.0), 2.0);
-        let wait = wait(&unit, None, &node_with_cpus(&[1.0; 2]), scale).unwrap();
+        let node = node(2, Some(4.0));
+        let scale = pressure_scale([&unit, &unit].into_iter(), &node);
+        let wait = wait(&unit, None, &node, scale).unwrap();
         assert!((wait.contention.get() - 2.0 / 3.0).abs() < 1e-6);
     }
 
