@@ -181,6 +181,12 @@ impl Pod {
     pub(crate) fn is_on(&self, node: &str) -> bool {
         self.node.as_deref() == Some(node) && !self.has_ended()
     }
+
+    /// A tenant can name any VM as the owner of a pod, but only in the tenant's namespace.
+    pub(crate) fn runs(&self, vm: &Vm) -> bool {
+        let is_owner = self.vm.as_ref() == Some(&vm.uid) && self.namespace == vm.namespace;
+        is_owner && self.is_on(&vm.node) && self.phase == "Running"
+    }
 }
 
 /// A VirtualMachineInstanceMigration.

@@ -221,15 +221,9 @@ fn find<'a>(
         reason: "no running VM of the node has this pod".into(),
     };
     let Assessed { node: source, value, .. } = nodes.get(at).ok_or_else(unknown)?;
-    let is_it =
-        |pod: &&Pod| pod.uid == candidate.uid && pod.is_on(&source.name) && pod.phase == "Running";
+    let is_it = |pod: &&Pod| pod.uid == candidate.uid && pod.is_on(&source.name);
     let pod = cluster.pods.iter().find(is_it).ok_or_else(unknown)?;
-    // A tenant can name any VM as the owner of a pod, but only in the tenant's namespace.
-    let is_vm = |vm: &&Vm| {
-        let is_owner = pod.vm.as_deref() == Some(&vm.uid) && pod.namespace == vm.namespace;
-        is_owner && vm.node == source.name
-    };
-    let vm = cluster.vms.iter().find(is_vm).ok_or_else(unknown)?;
+    let vm = cluster.vms.iter().find(|vm| pod.runs(vm)).ok_or_else(unknown)?;
     let refused = |reason| LeftOut { name: vm.full_name(), reason };
     if let Some(reason) = vms::obstacle(cluster, vm, pod, rules.rest, now) {
         return Err(refused(reason));
@@ -264,11 +258,7 @@ fn find<'a>(
 fn node(cluster: &Cluster, one: &Assessed<'_>) -> Node {
     let value = one.value.as_ref();
     let requested = |vm: &Vm| {
-        let is_it = |pod: &&Pod| {
-            let is_owner = pod.vm.as_ref() == Some(&vm.uid) && pod.namespace == vm.namespace;
-            is_owner && pod.is_on(&vm.node) && pod.phase == "Running"
-        };
-        let pod = cluster.pods.iter().find(is_it);
+        let pod = cluster.pods.iter().find(|pod| pod.runs(vm));
         pod.and_then(|pod| pod.requests.get("cpu")).copied().unwrap_or(0.0)
     };
     let of_node =
