@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::contract::{Basis, Freshness, NodeDemand, NodePressure, STALE_AFTER};
 use jiff::Timestamp;
 
-use crate::cluster::{Cluster, ClusterNode, HOSTNAME, HOUR, SCHEDULABLE, is_within};
+use crate::cluster::{Cluster, ClusterNode, HOSTNAME, HOUR, Pod, SCHEDULABLE, is_within};
 
 /// Seconds without moves after a migration: the averages then describe the new distribution.
 const REST: i64 = 600;
@@ -21,40 +21,33 @@ pub(crate) struct Assessed<'a> {
     pub(crate) node: &'a ClusterNode,
     /// `None` if there is no value that a plan can use.
     pub(crate) value: Option<Value>,
-    /// Why it is neither source nor target.
+    /// Whether VMs may leave it.
+    pub(crate) is_source: bool,
+    /// Why no VM may enter it.
     pub(crate) left_out: Option<String>,
-    /// Why it is no target.
-    pub(crate) not_target: Option<String>,
 }
 
-/// What a Node's agent published, as far as a plan uses it.
-pub(crate) struct Value {
-    pub(crate) demand: NodeDemand,
-    /// CPU contention, 0 to 100.
-    pub(crate) contention: u8,
-    memory: Option<u8>,
-    basis: Basis,
-}
+/// What a Node's agent published.
+type Value = (NodePressure, NodeDemand);
 
 /// The Nodes that can run VMs.
 pub(crate) fn assess(cluster: &Cluster, now: Timestamp) -> Vec<Assessed<'_>> {
     let nodes: Vec<&ClusterNode> =
         cluster.nodes.iter().filter(|node| node.labels.contains_key(SCHEDULABLE)).collect();
     let values: Vec<_> = nodes.iter().map(|node| value(cluster, node, now)).collect();
-    let most = Basis::most_common(values.iter().flatten().map(|value| value.basis));
+    let most = Basis::most_common(values.iter().flatten().map(|(pressure, _)| pressure.basis));
     let migrating = migrating(cluster, now);
     let assessed = nodes.into_iter().zip(values).map(|(node, value)| {
-        let value = value.and_then(|value| {
-            let basis = value.basis;
-            if Some(basis) == most { Ok(value) } else { Err(format!("basis {basis}")) }
+        let value = value.and_then(|value| match value.0.basis {
+            basis if Some(basis) == most => Ok(value),
+            basis => Err(format!("basis {basis}")),
         });
         let is_migrating = migrating.contains(node.name.as_str());
-        let left_out = value.as_ref().err().cloned().or_else(|| closed(node, is_migrating));
-        let value = value.ok();
-        let not_target = value.as_ref().and_then(|value| {
-            short_of_memory(value.memory).or_else(|| crowded(cluster, node, now))
-        });
-        Assessed { node, value, left_out, not_target }
+        let closed = value.as_ref().err().cloned().or_else(|| closed(node, is_migrating));
+        let (value, is_source) = (value.ok(), closed.is_none());
+        let memory = value.as_ref().and_then(|(pressure, _)| pressure.memory);
+        let left_out = closed.or_else(|| not_target(memory, arrivals(cluster, node, now)));
+        Assessed { node, value, is_source, left_out }
     });
     assessed.collect()
 }
@@ -62,8 +55,8 @@ pub(crate) fn assess(cluster: &Cluster, now: Timestamp) -> Vec<Assessed<'_>> {
 /// CPUs' worth of waiting of the VMs of each Node that may have some and whose agent publishes it.
 pub(crate) fn waiting(cluster: &Cluster, now: Timestamp) -> BTreeMap<&str, f64> {
     let known = cluster.nodes.iter().filter(|node| is_schedulable(node)).filter_map(|node| {
-        let value = value(cluster, node, now).ok()?;
-        Some((node.name.as_str(), value.demand.waiting))
+        let (_, demand) = value(cluster, node, now).ok()?;
+        Some((node.name.as_str(), demand.waiting))
     });
     known.collect()
 }
@@ -83,12 +76,12 @@ fn value(cluster: &Cluster, node: &ClusterNode, now: Timestamp) -> Result<Value,
         }
         Freshness::Future => return Err("score is dated in the future".into()),
     }
-    let contention = pressure.cpu.ok_or("unknown CPU contention")?;
+    pressure.cpu.ok_or("unknown CPU contention")?;
     let demand = NodeDemand::from_annotations(prefix, &node.annotations);
     let mut demand = demand.map_err(|error| error.to_string())?.ok_or("no published demand")?;
     let of_node = cluster.vms.iter().filter(|vm| vm.node == node.name);
     demand.waiting = demand.waiting.min(of_node.map(|vm| vm.vcpus).sum());
-    Ok(Value { demand, contention, memory: pressure.memory, basis: pressure.basis })
+    Ok((pressure, demand))
 }
 
 /// Whether KubeVirt runs VMs on a Node.
@@ -108,22 +101,21 @@ fn closed(node: &ClusterNode, is_migrating: bool) -> Option<String> {
     reasons.into_iter().find(|(applies, _)| *applies).map(|(_, reason)| reason.to_owned())
 }
 
-/// Contention for CPUs does not exclude a target: its demand and the net gain decide, as simulated.
-fn short_of_memory(contention: Option<u8>) -> Option<String> {
-    match contention {
-        None => Some("unknown memory contention".into()),
-        Some(memory) if memory >= MEDIUM => Some(format!("memory contention {memory}")),
-        Some(_) => None,
-    }
+/// Why a source is no target. Contention for CPUs does not exclude it: its demand and the net gain decide, as simulated.
+fn not_target(memory: Option<u8>, arrivals: usize) -> Option<String> {
+    let reason = match memory {
+        None => "unknown memory contention".into(),
+        Some(memory) if memory >= MEDIUM => format!("memory contention {memory}"),
+        Some(_) if arrivals >= MOST_ARRIVALS => format!("{arrivals} VMs arrived within an hour"),
+        Some(_) => return None,
+    };
+    Some(format!("no target: {reason}"))
 }
 
 /// The pod of a VM stays on the Node that it was created for, so young pods are arrivals.
-fn crowded(cluster: &Cluster, node: &ClusterNode, now: Timestamp) -> Option<String> {
-    let arrivals = cluster.pods.iter().filter(|pod| {
-        pod.vm.is_some() && pod.is_on(&node.name) && is_within(HOUR, pod.created, now)
-    });
-    let count = arrivals.count();
-    (count >= MOST_ARRIVALS).then(|| format!("{count} VMs arrived within an hour"))
+fn arrivals(cluster: &Cluster, node: &ClusterNode, now: Timestamp) -> usize {
+    let is_young = |pod: &&Pod| pod.vm.is_some() && is_within(HOUR, pod.created, now);
+    cluster.pods.iter().filter(is_young).filter(|pod| pod.is_on(&node.name)).count()
 }
 
 /// Nodes with a migration now or lately.
@@ -132,9 +124,8 @@ fn migrating(cluster: &Cluster, now: Timestamp) -> BTreeSet<&str> {
     for migration in &cluster.migrations {
         let is_active = migration.is_active() && !migration.is_stuck(now);
         if is_active {
-            nodes.extend(
-                cluster.vms.iter().find(|vm| migration.is_of(vm)).map(|vm| vm.node.as_str()),
-            );
+            let vms = cluster.vms.iter().filter(|vm| migration.is_of(vm));
+            nodes.extend(vms.map(|vm| vm.node.as_str()));
             let pods = cluster.pods.iter().filter(|pod| pod.is_target_of(migration));
             nodes.extend(pods.filter_map(|pod| pod.node.as_deref()));
             // Before there is a pod, it selects its target already.
@@ -146,9 +137,8 @@ fn migrating(cluster: &Cluster, now: Timestamp) -> BTreeSet<&str> {
             nodes.extend(selected.map(|node| node.name.as_str()));
         }
         if is_active || is_within(REST, migration.ended, now) {
-            nodes.extend(
-                [&migration.source, &migration.target].into_iter().flatten().map(String::as_str),
-            );
+            let both = [&migration.source, &migration.target].into_iter().flatten();
+            nodes.extend(both.map(String::as_str));
         }
     }
     for vm in &cluster.vms {
