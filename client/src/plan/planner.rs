@@ -7,7 +7,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 use psi_agent_plan::cluster::{Cluster, Migration};
 use psi_agent_plan::planner::State;
-use psi_agent_plan::{Proposal, ProposedMove, propose};
+use psi_agent_plan::{ProposedMove, propose};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use strum::{IntoStaticStr, VariantNames};
@@ -91,20 +91,17 @@ impl Planner {
         let mut failed = None;
         for one in &proposal.moves {
             let what = described(one);
-            if flags.apply {
+            let (done, path, object) = if flags.apply {
                 // First: if the answer is lost, or this process ends, the move counts as well.
                 state.begin(&cluster, one, now);
                 save(api, &mut lease, prefix, &state).await?;
-            }
-            let (path, object) = if flags.apply {
-                (migrations(&one.namespace), manifest(one, prefix, now))
+                (Done::Created, migrations(&one.namespace), manifest(one, prefix, now))
             } else {
-                (format!("/api/v1/namespaces/{}/events", one.namespace), event(one, now))
+                let path = format!("/api/v1/namespaces/{}/events", one.namespace);
+                (Done::Proposed, path, event(one, now))
             };
             match api.create(&path, &object).await {
-                Ok(IgnoredAny) => {
-                    on_done(if flags.apply { Done::Created } else { Done::Proposed }, what)
-                }
+                Ok(IgnoredAny) => on_done(done, what),
                 // There is one Event for each VM and hour.
                 Err(CallError::Conflict) if !flags.apply => {}
                 Err(error @ (CallError::Forbidden(_) | CallError::Refused { .. })) => {
@@ -125,7 +122,11 @@ impl Planner {
                 }
             }
         }
-        failed.map_or(Ok(outcome(proposal)), Err)
+        match (failed, proposal.none_because) {
+            (Some(error), _) => Err(error),
+            (None, Some(reason)) if proposal.is_held => Ok(Round::Held(reason)),
+            (None, reason) => Ok(Round::Planned(reason)),
+        }
     }
 
     /// Reviews its migrations, and returns those to cancel. The state is saved first, so that each of them counts.
@@ -145,13 +146,6 @@ impl Planner {
             save(&self.api, lease, &self.prefix, state).await?;
         }
         Ok(pending)
-    }
-}
-
-fn outcome(proposal: Proposal) -> Round {
-    match proposal.none_because {
-        Some(reason) if proposal.is_held => Round::Held(reason),
-        reason => Round::Planned(reason),
     }
 }
 
