@@ -26,14 +26,24 @@ impl Snapshot {
         }
     }
 
-    /// The problems of the agent, and why there is no score, one sentence each.
+    /// The problems of the agent, and why there is no score, one sentence each, in the words of the page.
     pub(super) fn problems(&self) -> impl Iterator<Item = String> {
-        let no_score = self.node.no_score.as_ref().map(|why| format!("No score: {why}."));
+        let Agent { publish, pods_error, pods_listed, .. } = self.agent.clone().unwrap_or_default();
+        let say = |what: &str, problem: Option<DatedError>| {
+            problem.map(|problem| format!("{what}: {}", problem.message))
+        };
+        let unlisted = "The pods of this node are not listed yet, so they have no series.";
         let PerResource { cpu, memory, io } = &self.node.pressure;
         let has_psi = [cpu, memory, io].iter().any(|pressure| pressure.some.is_some());
-        let no_psi = (self.window_s.is_some() && !has_psi)
-            .then(|| "The kernel reports no pressure (PSI): boot with psi=1.".to_owned());
-        self.agent.iter().flat_map(Agent::problems).chain(no_score).chain(no_psi)
+        let no_psi = "The kernel reports no pressure (PSI): boot with psi=1.";
+        let problems = [
+            say("The score cannot be published", publish.error),
+            say("The pods cannot be listed", pods_error),
+            (pods_listed == Some(false)).then(|| unlisted.to_owned()),
+            self.node.no_score.as_ref().map(|why| format!("No score: {why}.")),
+            (self.window_s.is_some() && !has_psi).then(|| no_psi.to_owned()),
+        ];
+        problems.into_iter().flatten()
     }
 
     /// Why no cgroup is listed, and what to do.
@@ -63,24 +73,6 @@ impl Snapshot {
             (None, Some(left)) => format!("warming up, {left:.0} s left"),
             (None, None) => "score -".into(),
         }
-    }
-}
-
-impl Agent {
-    /// The agent's problems, one sentence each, in the words of the page.
-    fn problems(&self) -> Vec<String> {
-        let say = |what: &str, problem: &Option<DatedError>| {
-            problem.as_ref().map(|problem| format!("{what}: {}", problem.message))
-        };
-        let unlisted = "The pods of this node are not listed yet, so they have no series.";
-        [
-            say("The score cannot be published", &self.publish.error),
-            say("The pods cannot be listed", &self.pods_error),
-            (self.pods_listed == Some(false)).then(|| unlisted.to_owned()),
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
     }
 }
 
