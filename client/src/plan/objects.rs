@@ -243,29 +243,26 @@ fn is_too_long(requirements: &impl Serialize) -> bool {
 /// Containers and side-cars together, or one init container beside the side-cars if that is more.
 fn requests(spec: &PodSpec) -> Amounts {
     let of = |container: &Container| amounts(&container.resources.requests, f64::INFINITY);
-    let mut all = Amounts::new();
-    let add = |to: &mut Amounts, more: Amounts| {
-        for (resource, amount) in more {
-            *to.entry(resource).or_default() += amount;
-        }
-    };
     let (side_cars, others): (Vec<&Container>, Vec<&Container>) =
         spec.init_containers.iter().partition(|one| one.restart_policy == "Always");
-    let mut beside = Amounts::new();
-    side_cars.into_iter().for_each(|one| add(&mut beside, of(one)));
-    spec.containers.iter().for_each(|one| add(&mut all, of(one)));
-    add(&mut all, beside.clone());
+    let beside = sum(side_cars.into_iter().map(of));
+    let mut all = sum(spec.containers.iter().map(of).chain([beside.clone()]));
     for init in others {
-        let mut at_start = beside.clone();
-        add(&mut at_start, of(init));
-        for (resource, amount) in at_start {
+        for (resource, amount) in sum([beside.clone(), of(init)]) {
             let most = all.entry(resource).or_default();
             *most = most.max(amount);
         }
     }
     // What a pod requests as a whole stands for what its containers request.
     all.extend(amounts(&spec.resources.requests, f64::INFINITY));
-    add(&mut all, amounts(&spec.overhead, f64::INFINITY));
+    sum([all, amounts(&spec.overhead, f64::INFINITY)])
+}
+
+fn sum(parts: impl IntoIterator<Item = Amounts>) -> Amounts {
+    let mut all = Amounts::new();
+    for (resource, amount) in parts.into_iter().flatten() {
+        *all.entry(resource).or_default() += amount;
+    }
     all
 }
 
