@@ -102,10 +102,8 @@ pub struct Vm {
     pub node_selector: Labels,
     /// Required node affinity, as in [`Pod`]. It can change while the VM runs, and that of its pod cannot.
     pub node_affinity: Option<Vec<NodeSelectorTerm>>,
-    /// Whether its CPU model is the one of its Node.
-    pub has_host_model: bool,
-    /// Whether its CPU is that of its Node, with all features (`host-passthrough`).
-    pub has_host_cpu: bool,
+    /// `spec.domain.cpu.model`; empty if it sets none.
+    pub cpu_model: String,
     /// What ties it to the hardware of its Node, such as "huge pages".
     pub tied_by: Option<&'static str>,
     /// `status.migrationState`: the latest migration.

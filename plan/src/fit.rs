@@ -121,13 +121,13 @@ fn selector(vm: &Vm, pod: &Pod, source: &ClusterNode) -> Labels {
         let vendor = source.labels.iter().find(|(key, _)| key.starts_with(VENDOR));
         selector.extend(vendor.map(|(key, _)| (key.clone(), "true".into())));
     }
-    if vm.has_host_cpu {
+    if vm.cpu_model == "host-passthrough" {
         let model = source.labels.iter().filter(|(key, _)| key.starts_with(HOST_MODEL));
         selector.extend(model.map(|(key, value)| (key.clone(), value.clone())));
     }
     let is_pinned =
         selector.keys().any(|key| key.starts_with(MIGRATABLE_MODEL) || key.starts_with(FEATURE));
-    if vm.has_host_model && !is_pinned {
+    if vm.cpu_model == "host-model" && !is_pinned {
         for (key, value) in &source.labels {
             let model =
                 key.strip_prefix(HOST_MODEL).map(|model| format!("{MIGRATABLE_MODEL}{model}"));

@@ -305,7 +305,6 @@ fn vm(object: VmObject) -> Vm {
     let requested = requested.and_then(whole_units).map_or(1.0, f64::ceil);
     let topology = status.topology.as_ref().or(cpu.as_ref());
     let vcpus = topology.and_then(Cpu::count).unwrap_or(requested);
-    let has = |model: &str| cpu.as_ref().is_some_and(|cpu| cpu.model == model);
     Vm {
         namespace: metadata.namespace,
         name: metadata.name,
@@ -317,8 +316,7 @@ fn vm(object: VmObject) -> Vm {
         eviction_strategy: spec.eviction_strategy.map(short),
         node_selector: if is_excessive { Labels::new() } else { spec.node_selector },
         node_affinity: node_affinity.filter(|_| !is_excessive),
-        has_host_model: has("host-model"),
-        has_host_cpu: has("host-passthrough"),
+        cpu_model: cpu.map(|cpu| short(cpu.model)).unwrap_or_default(),
         tied_by: ties.into_iter().find(|(applies, _)| *applies).map(|(_, tie)| tie),
         migration: status.migration_state.map(|state| LatestMigration {
             ended: state.ended(),

@@ -71,7 +71,7 @@ fn a_vm_stays_on_cpus_of_one_vendor() {
 fn a_vm_with_the_hosts_cpu_model_needs_a_node_that_can_run_it() {
     let with = |of_target: &'static [(&'static str, &'static str)]| {
         obstacle(move |it| {
-            it.vms[0].has_host_model = true;
+            it.vms[0].cpu_model = "host-model".into();
             let of_source = [
                 ("host-model-cpu.node.kubevirt.io/Skylake", "true"),
                 ("host-model-required-features.node.kubevirt.io/apic", "true"),
@@ -88,7 +88,7 @@ fn a_vm_with_the_hosts_cpu_model_needs_a_node_that_can_run_it() {
     assert_eq!(with(both), None);
     let passed_through = |model: &'static str| {
         obstacle(move |it| {
-            it.vms[0].has_host_cpu = true;
+            it.vms[0].cpu_model = "host-passthrough".into();
             let of = |model: &str| labels(&[(&*format!("{HOST_MODEL}{model}"), "true")]);
             it.nodes[0].labels.extend(of("Skylake"));
             it.nodes[1].labels.extend(of(model));

@@ -66,8 +66,7 @@ pub(crate) fn vm(name: &str, node: &str) -> (Vm, Pod) {
         eviction_strategy: Some("LiveMigrate".into()),
         node_selector: Labels::new(),
         node_affinity: None,
-        has_host_model: false,
-        has_host_cpu: false,
+        cpu_model: String::new(),
         tied_by: None,
         migration: None,
     };

@@ -164,7 +164,7 @@ fn a_vm_is_tied_by_hardware_and_local_volumes() {
     assert_eq!((plain.tied_by, plain.vcpus, plain.exclusive_cpus), (None, 1.0, 0.0));
     let cpu = json!({"dedicatedCpuPlacement": true, "cores": 4, "model": "host-passthrough"});
     let dedicated = with(json!({ "cpu": cpu }), none());
-    assert_eq!((dedicated.exclusive_cpus, dedicated.has_host_cpu), (4.0, true));
+    assert_eq!((dedicated.exclusive_cpus, &*dedicated.cpu_model), (4.0, "host-passthrough"));
     let terms = json!({required: {"nodeSelectorTerms": [{}, {}]}});
     let bound = with(json!({"affinity": {"nodeAffinity": terms}}), none());
     assert_eq!(bound.node_affinity.map(|terms| terms.len()), Some(2));
