@@ -6,28 +6,69 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Pod {
-    pub metadata: Metadata,
-    pub spec: Spec,
-    pub status: Status,
-}
+use crate::json::objects;
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Metadata {
-    pub uid: String,
-    pub namespace: String,
-    pub name: String,
-    /// RFC 3339; empty if a file of pods does not contain it.
-    pub creation_timestamp: String,
-    /// Only those in [`key`].
-    #[serde(deserialize_with = "known_keys")]
-    pub labels: BTreeMap<String, String>,
-    /// Only those in [`key`].
-    #[serde(deserialize_with = "known_keys")]
-    pub annotations: BTreeMap<String, String>,
+objects! {
+    pub struct Pod {
+        pub metadata: Metadata,
+        pub spec: Spec,
+        pub status: Status,
+    }
+
+    pub struct Metadata {
+        pub uid: String,
+        pub namespace: String,
+        pub name: String,
+        /// RFC 3339; empty if a file of pods does not contain it.
+        pub creation_timestamp: String,
+        /// Only those in [`key`].
+        #[serde(deserialize_with = "known_keys")]
+        pub labels: BTreeMap<String, String>,
+        /// Only those in [`key`].
+        #[serde(deserialize_with = "known_keys")]
+        pub annotations: BTreeMap<String, String>,
+    }
+
+    pub struct Spec {
+        pub node_name: String,
+        pub containers: Vec<ContainerSpec>,
+        pub init_containers: Vec<ContainerSpec>,
+    }
+
+    pub struct ContainerSpec {
+        pub name: String,
+        pub resources: Resources,
+    }
+
+    /// A container's requests. Its limits are read from the kernel.
+    pub struct Resources {
+        pub requests: Requests,
+    }
+
+    /// Quantities such as `500m`. A pod can request thousands of other resources.
+    pub struct Requests {
+        pub cpu: Value,
+        pub memory: Value,
+    }
+
+    /// The statuses of a pod's containers. Init containers are included: KubeVirt's guest-console-log
+    /// is one that keeps running.
+    pub struct Status {
+        pub container_statuses: Vec<ContainerStatus>,
+        pub init_container_statuses: Vec<ContainerStatus>,
+        pub ephemeral_container_statuses: Vec<ContainerStatus>,
+    }
+
+    pub struct ContainerStatus {
+        pub name: String,
+        /// The container's image, as the runtime reports it.
+        pub image: String,
+        /// Such as `containerd://<id>`; empty before the container is created.
+        #[serde(rename = "containerID")]
+        pub container_id: String,
+        /// Number of restarts, which is part of the container's name with CRI-O.
+        pub restart_count: u32,
+    }
 }
 
 /// The value of [`key::KIND`] on a pod that runs a VM. Pods of hot-plugged disks have another.
@@ -97,36 +138,6 @@ where
     Ok(keys)
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Spec {
-    pub node_name: String,
-    pub containers: Vec<ContainerSpec>,
-    pub init_containers: Vec<ContainerSpec>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ContainerSpec {
-    pub name: String,
-    pub resources: Resources,
-}
-
-/// A container's requests. Its limits are read from the kernel.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Resources {
-    pub requests: Requests,
-}
-
-/// Quantities such as `500m`. A pod can request thousands of other resources.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Requests {
-    pub cpu: Value,
-    pub memory: Value,
-}
-
 /// Thousandths of a quantity; `None` if it is not one. The API server sends a string; a file of pods
 /// may have a number.
 fn thousandths(quantity: &Value) -> Option<f64> {
@@ -173,29 +184,6 @@ impl Spec {
         let mut all = self.containers.iter().chain(&self.init_containers);
         Some(&all.find(|spec| spec.name == container)?.resources.requests)
     }
-}
-
-/// The statuses of a pod's containers. Init containers are included: KubeVirt's guest-console-log
-/// is one that keeps running.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Status {
-    pub container_statuses: Vec<ContainerStatus>,
-    pub init_container_statuses: Vec<ContainerStatus>,
-    pub ephemeral_container_statuses: Vec<ContainerStatus>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ContainerStatus {
-    pub name: String,
-    /// The container's image, as the runtime reports it.
-    pub image: String,
-    /// Such as `containerd://<id>`; empty before the container is created.
-    #[serde(rename = "containerID")]
-    pub container_id: String,
-    /// Number of restarts, which is part of the container's name with CRI-O.
-    pub restart_count: u32,
 }
 
 impl Status {

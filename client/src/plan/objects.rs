@@ -7,12 +7,13 @@ use k8s_openapi::api::core::v1::{NodeSelectorTerm, PodAffinityTerm, Taint, Toler
 use psi_agent_plan::cluster::{
     Amounts, Cluster, ClusterNode, HOSTNAME, Labels, LatestMigration, Migration, Pod, Vm,
 };
+use serde::Serialize;
 use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::cluster::{ApiClient, ListParams};
 use crate::contract::Prefix;
+use crate::json::objects;
 use crate::pod::{LAUNCHER, key, whole_units};
 
 const VMS: &str = "/apis/kubevirt.io/v1/virtualmachineinstances";
@@ -31,19 +32,10 @@ pub(super) fn own_label(prefix: &Prefix) -> String {
     format!("{prefix}/planner")
 }
 
-macro_rules! objects {
-    ($($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* })*) => {$(
-        $(#[$meta])*
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        pub(super) struct $name { $($(#[$field_meta])* $field: $type,)* }
-    )*};
-}
-
 type Quantities = BTreeMap<String, Value>;
 
 objects! {
-    Metadata {
+    struct Metadata {
         name: String,
         namespace: String,
         uid: String,
@@ -53,17 +45,17 @@ objects! {
         deletion_timestamp: Option<IgnoredAny>,
         owner_references: Vec<Owner>,
     }
-    Owner { kind: String, uid: String, }
-    Condition { #[serde(rename = "type")] kind: String, status: String, reason: String, last_transition_time: Option<String>, }
+    struct Owner { kind: String, uid: String, }
+    struct Condition { #[serde(rename = "type")] kind: String, status: String, reason: String, last_transition_time: Option<String>, }
 
-    NamespaceObject { metadata: Metadata, }
-    NodeObject { metadata: Metadata, spec: NodeSpec, status: NodeStatus, }
-    NodeSpec { taints: Vec<Taint>, unschedulable: bool, }
-    NodeStatus { capacity: Quantities, allocatable: Quantities, conditions: Vec<Condition>, }
+    struct NamespaceObject { metadata: Metadata, }
+    struct NodeObject { metadata: Metadata, spec: NodeSpec, status: NodeStatus, }
+    struct NodeSpec { taints: Vec<Taint>, unschedulable: bool, }
+    struct NodeStatus { capacity: Quantities, allocatable: Quantities, conditions: Vec<Condition>, }
 
-    PodObject { metadata: Metadata, spec: PodSpec, status: PodStatus, }
-    PodStatus { phase: String, conditions: Vec<Condition>, }
-    PodSpec {
+    struct PodObject { metadata: Metadata, spec: PodSpec, status: PodStatus, }
+    struct PodStatus { phase: String, conditions: Vec<Condition>, }
+    struct PodSpec {
         node_name: Option<String>,
         containers: Vec<Container>,
         init_containers: Vec<Container>,
@@ -74,47 +66,47 @@ objects! {
         affinity: Affinity,
         topology_spread_constraints: Vec<Spread>,
     }
-    Container { restart_policy: String, resources: Resources, }
-    Resources { requests: Quantities, limits: Quantities, }
-    Spread { when_unsatisfiable: String, }
-    Affinity { node_affinity: NodeAffinity, pod_affinity: PodAffinity, pod_anti_affinity: PodAffinity, }
-    NodeAffinity {
+    struct Container { restart_policy: String, resources: Resources, }
+    struct Resources { requests: Quantities, limits: Quantities, }
+    struct Spread { when_unsatisfiable: String, }
+    struct Affinity { node_affinity: NodeAffinity, pod_affinity: PodAffinity, pod_anti_affinity: PodAffinity, }
+    struct NodeAffinity {
         #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
         required: Option<NodeSelector>,
     }
-    NodeSelector { node_selector_terms: Vec<NodeSelectorTerm>, }
-    PodAffinity {
+    struct NodeSelector { node_selector_terms: Vec<NodeSelectorTerm>, }
+    struct PodAffinity {
         #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
         required: Vec<PodAffinityTerm>,
     }
 
-    VmObject { metadata: Metadata, spec: VmSpec, status: VmStatus, }
-    VmSpec {
+    struct VmObject { metadata: Metadata, spec: VmSpec, status: VmStatus, }
+    struct VmSpec {
         eviction_strategy: Option<String>,
         node_selector: Labels,
         affinity: Affinity,
         domain: Domain,
         volumes: Vec<Volume>,
     }
-    Volume { empty_disk: Option<IgnoredAny>, }
-    Domain { cpu: Option<Cpu>, memory: Memory, devices: Devices, resources: Resources, }
-    Cpu {
+    struct Volume { empty_disk: Option<IgnoredAny>, }
+    struct Domain { cpu: Option<Cpu>, memory: Memory, devices: Devices, resources: Resources, }
+    struct Cpu {
         cores: u32,
         sockets: u32,
         threads: u32,
         model: String,
         dedicated_cpu_placement: bool,
     }
-    Memory { hugepages: Option<IgnoredAny>, }
-    Devices { host_devices: Vec<IgnoredAny>, gpus: Vec<IgnoredAny>, interfaces: Vec<Interface>, }
-    Interface { sriov: Option<IgnoredAny>, }
-    VmStatus {
+    struct Memory { hugepages: Option<IgnoredAny>, }
+    struct Devices { host_devices: Vec<IgnoredAny>, gpus: Vec<IgnoredAny>, interfaces: Vec<Interface>, }
+    struct Interface { sriov: Option<IgnoredAny>, }
+    struct VmStatus {
         node_name: String,
         conditions: Vec<Condition>,
         migration_state: Option<MigrationState>,
         #[serde(rename = "currentCPUTopology")] topology: Option<Cpu>,
     }
-    MigrationState {
+    struct MigrationState {
         start_timestamp: Option<String>,
         end_timestamp: Option<String>,
         completed: bool,
@@ -123,15 +115,15 @@ objects! {
         target_node: Option<String>,
     }
 
-    MigrationObject { metadata: Metadata, spec: MigrationSpec, status: MigrationStatus, }
-    MigrationSpec { vmi_name: String, added_node_selector: Labels, }
-    MigrationStatus {
+    struct MigrationObject { metadata: Metadata, spec: MigrationSpec, status: MigrationStatus, }
+    struct MigrationSpec { vmi_name: String, added_node_selector: Labels, }
+    struct MigrationStatus {
         phase: String,
         conditions: Vec<Condition>,
         migration_state: MigrationState,
         phase_transition_timestamps: Vec<Transition>,
     }
-    Transition { phase: String, phase_transition_timestamp: String, }
+    struct Transition { phase: String, phase_transition_timestamp: String, }
 }
 
 /// Reads the cluster that a plan is made for.

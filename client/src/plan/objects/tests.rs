@@ -1,3 +1,4 @@
+use serde::Deserialize;
 use serde_json::json;
 
 use super::*;
