@@ -16,6 +16,9 @@ const PENDING: i64 = 60;
 /// Seconds without a pod after which a migration is cancelled: the plan describes what was.
 const WITHOUT_POD: i64 = 600;
 
+/// Why a migration is cancelled that did not fail: it may have waited for other migrations.
+const NO_POD: &str = "it had no pod";
+
 /// So many VMs whose migrations fail in a row stop the planner.
 const MOST_FAILED: usize = 3;
 
@@ -68,12 +71,10 @@ impl State {
         let since = *self.counted_until.get_or_insert(now);
         let is_own = |one: &&Migration| cluster.owns(one) && !one.is_being_deleted;
         let own = || cluster.migrations.iter().filter(is_own);
-        let mut ended: Vec<(Timestamp, &Migration)> = own()
-            .filter(|one| !one.is_active())
-            .filter_map(|one| {
-                Some((one.ended.filter(|ended| *ended > since && is_past(*ended, now))?, one))
-            })
-            .collect();
+        let is_new = |ended: &Timestamp| *ended > since && is_past(*ended, now);
+        let ended = own().filter(|one| !one.is_active());
+        let mut ended: Vec<(Timestamp, &Migration)> =
+            ended.filter_map(|one| Some((one.ended.filter(is_new)?, one))).collect();
         ended.sort_by_key(|(ended, _)| *ended);
         for (ended, migration) in ended {
             self.counted_until = Some(ended);
@@ -84,21 +85,17 @@ impl State {
                 self.count_failure(migration.name_of_vm(), &what, now);
             }
         }
-        let pending = own().filter(|one| is_pending(cluster, one, now) || one.is_stuck(now));
-        let pending: Vec<Migration> = pending.cloned().collect();
-        for migration in &pending {
+        let mut cancelled = Vec::new();
+        for migration in own() {
+            let Some(why) = cancel_reason(cluster, migration, now) else { continue };
+            cancelled.push(migration.clone());
             self.leave_alone(migration.name_of_vm(), now);
-            let why = match target_pod(cluster, migration) {
-                Some(pod) if pod.node.is_none() => "its pod had no Node",
-                Some(_) => "it did not end",
-                None if migration.is_over_quota => "a quota forbids its pod",
-                // It may have waited for other migrations.
-                None => continue,
-            };
-            let what = format!("{} was cancelled: {why}", described(migration));
-            self.count_failure(migration.name_of_vm(), &what, now);
+            if why != NO_POD {
+                let what = format!("{} was cancelled: {why}", described(migration));
+                self.count_failure(migration.name_of_vm(), &what, now);
+            }
         }
-        pending
+        cancelled
     }
 
     /// Remembers a move whose migration is about to be created. If that is deleted early, nothing else shows it.
@@ -146,20 +143,17 @@ fn in_an_hour(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second() + HOUR).unwrap_or(Timestamp::MAX)
 }
 
-/// Whether there is no pod of the target, or kube-scheduler has found no Node for it for a minute. KubeVirt waits
-/// without end for a pod that a quota or a policy forbids, and shows the former.
-fn is_pending(cluster: &Cluster, migration: &Migration, now: Timestamp) -> bool {
-    if !migration.is_queued() {
-        return false;
-    }
-    let (since, most) = match target_pod(cluster, migration) {
-        Some(pod) => (pod.unscheduled_since.filter(|_| pod.node.is_none()), PENDING),
-        None => {
-            let most = if migration.is_over_quota { PENDING } else { WITHOUT_POD };
-            (migration.created, most)
-        }
+/// Why a migration is to be cancelled: there is no pod of the target, or kube-scheduler has found no Node for it for a
+/// minute, or it hangs. KubeVirt waits without end for a pod that a quota or a policy forbids, and shows the former.
+fn cancel_reason(cluster: &Cluster, migration: &Migration, now: Timestamp) -> Option<&'static str> {
+    let (since, most, why) = match target_pod(cluster, migration) {
+        Some(pod) if pod.node.is_none() => (pod.unscheduled_since, PENDING, "its pod had no Node"),
+        Some(_) => (None, PENDING, "it did not end"),
+        None if migration.is_over_quota => (migration.created, PENDING, "a quota forbids its pod"),
+        None => (migration.created, WITHOUT_POD, NO_POD),
     };
-    since.is_some() && !is_within(most - 1, since, now)
+    let is_pending = migration.is_queued() && since.is_some() && !is_within(most - 1, since, now);
+    (is_pending || migration.is_stuck(now)).then_some(why)
 }
 
 /// Other pods of the namespace can have the label, too, so one with a Node comes first.
