@@ -6,7 +6,6 @@ use super::node::NodeReadings;
 use super::readings::{Needs, Readings, Threads};
 use super::series::{increase, lately};
 use super::wait::NEGLIGIBLE;
-use crate::kernel::counters::CpuStat;
 
 /// Interval at which limits, and counters of containers that do not wait, are read.
 const SLOW_INTERVAL: Duration = Duration::from_secs(30);
@@ -55,14 +54,12 @@ pub(super) fn throttled(readings: &Readings) -> Option<f64> {
     if readings.limits()?.quota.is_none() {
         return Some(0.0);
     }
-    let throttled = |stat: &CpuStat| stat.throttled_us.unwrap_or_default();
-    let own = readings.cpu.increase(|counters| Some(throttled(&counters.container)))?;
-    // A quota is new: earlier throttling is outside this window and counts as 0.
-    let local = readings.cpu.increase(|counters| counters.local.as_ref().map(throttled));
+    let own = readings.cpu.increase(|it| Some(it.container.throttled_us.unwrap_or_default()))?;
     let (before, last) = readings.cpu.both()?;
-    let others = before.others_throttled_us.iter().zip(&last.others_throttled_us);
-    let others = others.filter_map(|(before, last)| increase(*before, *last));
-    let micros = others.fold(own.max(local.unwrap_or(0.0)), f64::max);
+    // A quota is new: earlier throttling is outside this window and counts as 0.
+    let levels = before.throttled_us.iter().zip(&last.throttled_us);
+    let levels = levels.filter_map(|(before, last)| increase(*before, *last));
+    let micros = levels.fold(own, f64::max);
     // Counters of a container that has just begun to wait are of a longer window, at whose begin it was not
     // throttled, either.
     let waited = readings.pressure.cpu.seconds().filter(|waited| !are_of_window(readings, *waited));
@@ -134,10 +131,8 @@ mod tests {
     fn throttled_time_is_that_of_the_level_with_the_largest_increase() {
         let mut limited = container(0.5, 0.5, 0.1, Some(0.5));
         let (before, last) = limited.cpu.both().unwrap();
-        let with = |counters: &CpuCounters, others_throttled_us| CpuCounters {
-            others_throttled_us,
-            ..counters.clone()
-        };
+        let with =
+            |counters: &CpuCounters, throttled_us| CpuCounters { throttled_us, ..counters.clone() };
         // One had another quota for a year.
         let much = 1 << 50;
         let before = with(before, vec![7, much]);

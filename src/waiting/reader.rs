@@ -146,12 +146,10 @@ fn read_counters(
         counters.tasks = files.note(dirs.container.pids_current()).flatten();
     }
     if has_quota {
-        counters.local = Some(dirs.container.cpu_stat_local()?.unwrap_or_default());
-        let nested = once(dirs.container.nested_cpu_stat());
-        let others = nested.chain(dirs.others().map(CgroupDir::cpu_stat));
+        let own = [dirs.container.cpu_stat_local(), dirs.container.nested_cpu_stat()];
+        let levels = own.into_iter().chain(dirs.others().map(CgroupDir::cpu_stat));
         let throttled = |stat: Option<CpuStat>| stat.unwrap_or_default().throttled_us.unwrap_or(0);
-        counters.others_throttled_us =
-            others.map(|stat| stat.map(throttled)).collect::<Result<_, _>>()?;
+        counters.throttled_us = levels.map(|stat| stat.map(throttled)).collect::<Result<_, _>>()?;
     }
     Ok(Some(counters))
 }

@@ -78,11 +78,10 @@ impl CpuLimits {
 pub struct CpuCounters {
     /// Its `cpu.stat`.
     pub container: CpuStat,
-    /// Throttled time of each other cgroup whose quota holds for it: of its pod or, outside pods, of those
-    /// above, and of one below in which crun sets the same quota. Empty without quotas.
-    pub others_throttled_us: Vec<u64>,
-    /// `cpu.stat.local`, throttled by any level (since Linux 6.6); `None` without a quota.
-    pub local: Option<CpuStat>,
+    /// Its time throttled by any level (`cpu.stat.local`, since Linux 6.6), and throttled time of each other
+    /// cgroup whose quota holds for it: of its pod or, outside pods, of those above, and of one below in which crun
+    /// sets the same quota. Empty without quotas.
+    pub throttled_us: Vec<u64>,
     /// Tasks in it (`pids.current`); `None` where the pids controller is off.
     pub tasks: Option<u64>,
     /// CPU time of the vCPUs so far; `None` where none are read. Other threads come and go.
