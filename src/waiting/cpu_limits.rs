@@ -14,20 +14,15 @@ const SLOW_INTERVAL: Duration = Duration::from_secs(30);
 /// much as pressure. So it is read at each tick of a container that waits, and of a calm one only often enough for
 /// its usage.
 pub(super) fn needs(readings: &Readings, now: Instant) -> Needs {
-    let mut needs = Needs::empty();
-    if readings.cpu_limits.as_ref().is_none_or(|limits| is_due(limits.at, now)) {
-        needs |= Needs::CPU_LIMITS;
-    }
-    let last = readings.cpu.both().and(readings.cpu.last.as_ref());
-    if lately(readings.cpu_waited_at, now) || last.is_none_or(|last| is_due(last.at, now)) {
-        needs |= Needs::CPU_COUNTERS;
-    }
-    needs
+    let limits_read_at = readings.cpu_limits.as_ref().map(|limits| limits.at);
+    let waited = lately(readings.cpu_waited_at, now);
+    Needs::CPU_LIMITS.when(is_due(limits_read_at, now))
+        | Needs::CPU_COUNTERS.when(waited || is_due(readings.cpu.read_at(), now))
 }
 
-/// Whether a file with the slow interval is to be read.
-pub(super) fn is_due(read_at: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(read_at) >= SLOW_INTERVAL
+/// Whether a file with the slow interval is to be read, which was read last at this time.
+pub(super) fn is_due(read_at: Option<Instant>, now: Instant) -> bool {
+    read_at.is_none_or(|at| now.saturating_duration_since(at) >= SLOW_INTERVAL)
 }
 
 /// CPUs used on average, between the last two readings.

@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::cpu_limits::is_due;
 use super::disks::DiskUse;
 use super::node::NodeReadings;
-use super::readings::{Needs, Readings, Threads};
+use super::readings::{Needs, Readings};
 use super::run_delay::ran;
 use super::series::{Ratio, lately};
 use super::wait::{NEGLIGIBLE, Wait};
@@ -25,23 +25,12 @@ pub(super) fn waits(readings: &Readings, node: &NodeReadings) -> bool {
 /// that does not, it is read often enough to notice native AIO, and not at all while the node's disks
 /// are idle. Refaults are read only while the node has reclaimed memory lately.
 pub(super) fn needs(readings: &Readings, node: &NodeReadings, now: Instant) -> Needs {
-    let mut needs = Needs::empty();
-    if readings.io.limited.is_none() || readings.pressure.io.moved() {
-        needs |= Needs::IO_MAX;
-    }
-    let counters = &readings.io.counters;
-    let is_due =
-        || counters.both().and(counters.last.as_ref()).is_none_or(|last| is_due(last.at, now));
-    if lately(readings.io.waited_at, now) || node.reads_in_flight() >= NEGLIGIBLE && is_due() {
-        needs |= Needs::IO_COUNTERS;
-        if !matches!(readings.threads, Threads::Read { .. }) {
-            needs |= Needs::CPU_COUNTERS;
-        }
-        if lately(node.reclaimed_at, now) {
-            needs |= Needs::REFAULTS;
-        }
-    }
-    needs
+    let counters_due = lately(readings.io.waited_at, now)
+        || node.reads_in_flight() >= NEGLIGIBLE && is_due(readings.io.counters.read_at(), now);
+    Needs::IO_MAX.when(readings.io.limited.is_none() || readings.pressure.io.moved())
+        | Needs::IO_COUNTERS.when(counters_due)
+        | Needs::CPU_COUNTERS.when(counters_due && !readings.threads.are_read())
+        | Needs::REFAULTS.when(counters_due && lately(node.reclaimed_at, now))
 }
 
 /// The wait is multiplied by the share of other workloads in the operations of the container's

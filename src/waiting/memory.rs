@@ -7,7 +7,7 @@
 //! a read from the swap device.
 
 use super::node::NodeReadings;
-use super::readings::{Needs, Readings, Threads};
+use super::readings::{Needs, Readings};
 use super::run_delay::ran;
 use super::series::Ratio;
 use super::wait::{Unknown, Wait, WaitResult};
@@ -16,20 +16,11 @@ use super::wait::{Unknown, Wait, WaitResult};
 /// swap and CPU usage matter only if the container can have waited since they were read.
 pub(super) fn needs(readings: &Readings, node: &NodeReadings) -> Needs {
     let swaps_in = node.swaps_in() == Some(true);
-    let mut needs = Needs::empty();
-    if node.pressure.memory.moved() || swaps_in {
-        needs |= Needs::MEMORY_IN_USE;
-    }
-    if readings.pressure.memory.moved() || swaps_in {
-        needs |= Needs::LIMIT_HITS;
-        if !matches!(readings.threads, Threads::Read { .. }) {
-            needs |= Needs::CPU_COUNTERS;
-        }
-    }
-    if swaps_in {
-        needs |= Needs::SWAPPED_IN;
-    }
-    needs
+    let may_wait = readings.pressure.memory.moved() || swaps_in;
+    Needs::MEMORY_IN_USE.when(node.pressure.memory.moved() || swaps_in)
+        | Needs::LIMIT_HITS.when(may_wait)
+        | Needs::CPU_COUNTERS.when(may_wait && !readings.threads.are_read())
+        | Needs::SWAPPED_IN.when(swaps_in)
 }
 
 /// Pressure counts only while the node reclaims memory, or does at a limit of its own, or pages come

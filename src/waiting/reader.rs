@@ -142,7 +142,7 @@ fn read_counters(
     let vcpus_ran_ns = threads.vcpus_ran_ns();
     let mut counters = CpuCounters { container, vcpus_ran_ns, ..CpuCounters::default() };
     // No more tasks than there are can wait. Where threads are read, these show it.
-    if !matches!(threads, Threads::Read { .. }) {
+    if !threads.are_read() {
         counters.tasks = files.note(dirs.container.pids_current()).flatten();
     }
     if has_quota {

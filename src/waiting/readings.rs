@@ -38,6 +38,13 @@ bitflags! {
     }
 }
 
+impl Needs {
+    /// These files if they are needed, else none.
+    pub(super) fn when(self, is_needed: bool) -> Self {
+        if is_needed { self } else { Self::empty() }
+    }
+}
+
 /// The last two readings of a container's files.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Readings {
@@ -106,6 +113,10 @@ pub enum Threads {
 }
 
 impl Threads {
+    pub(super) fn are_read(&self) -> bool {
+        matches!(self, Self::Read { .. })
+    }
+
     /// CPU time of the vCPUs so far.
     pub(super) fn vcpus_ran_ns(&self) -> Option<u64> {
         let Self::Read { threads, are_vcpus: true, .. } = self else { return None };

@@ -71,6 +71,11 @@ impl<T> Window<T> {
         Some((&self.before.as_ref()?.value, &self.last.as_ref()?.value))
     }
 
+    /// When the last one was read; `None` while there is no other one before it.
+    pub(super) fn read_at(&self) -> Option<Instant> {
+        self.before.as_ref().and(self.last.as_ref()).map(|last| last.at)
+    }
+
     /// The time between the readings, seconds.
     pub fn seconds(&self) -> Option<f64> {
         let window = self.last.as_ref()?.at.saturating_duration_since(self.before.as_ref()?.at);
