@@ -12,6 +12,9 @@ use super::run_delay::ran;
 use super::series::Ratio;
 use super::wait::{Unknown, Wait, WaitResult};
 
+/// CPUs used and waited, below this number, count as this number: a share of less is noise.
+const LEAST_CPUS: f64 = 0.25;
+
 /// Memory in use is a weight, needed while any task of the node waits. Reclaim by limits, pages from
 /// swap and CPU usage matter only if the container can have waited since they were read.
 pub(super) fn needs(readings: &Readings, node: &NodeReadings) -> Needs {
@@ -47,7 +50,10 @@ fn known_wait(readings: &Readings, node: &NodeReadings, weight: f64) -> Option<W
     let own_limit = if own_limit { raw.get() - stalled * by_node } else { 0.0 };
     let waited = reclaimed * by_node;
     let ran = if waited > 0.0 { ran(readings)? } else { 0.0 };
-    Wait::of_memory(raw, Ratio::of(own_limit, 1.0)?, ran, waited, weight)
+    let own_limit = Ratio::of(own_limit, 1.0)?;
+    let contention = Ratio::of(waited, (ran + waited).max(LEAST_CPUS))?;
+    let wait = Wait::of_cpu(ran, waited, raw, own_limit)?;
+    Some(Wait { contention, demand: weight, own_limit_cpus: own_limit.get(), ..wait })
 }
 
 /// Whether its pages in swap are counted: by the memory controller, since Linux 5.9.

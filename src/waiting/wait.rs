@@ -6,9 +6,6 @@ use super::series::Ratio;
 /// waiting: the files that separate the causes are not read.
 pub(super) const NEGLIGIBLE: f64 = 0.01;
 
-/// Demand, for memory wait, below this number of CPUs counts as this number: a share of less is noise.
-const LEAST_CPUS: f64 = 0.25;
-
 /// Waiting of a container for one resource, as shares of the window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Wait {
@@ -52,23 +49,6 @@ impl Wait {
         let contention = if waited > 0.0 { Ratio::of(waited, demand)? } else { Ratio::ZERO };
         let own_limit_cpus = own_limit.get() * demand.max(1.0);
         Some(Self { raw, own_limit, node, contention, demand, cpus: waited, own_limit_cpus })
-    }
-
-    /// Memory wait of a container that used `ran` CPUs and waited for pages for `waited` CPUs' worth of
-    /// time. Contention is a share of both, and of at least a quarter of a CPU. `None` if a number is
-    /// not finite.
-    pub fn of_memory(
-        raw: Ratio,
-        own_limit: Ratio,
-        ran: f64,
-        waited: f64,
-        bytes: f64,
-    ) -> Option<Self> {
-        let wanted = ran + waited;
-        let node = Ratio::of(waited, wanted.max(1.0))?;
-        let contention = Ratio::of(waited, wanted.max(LEAST_CPUS))?;
-        let own_limit_cpus = own_limit.get();
-        Some(Self { raw, own_limit, node, contention, demand: bytes, cpus: waited, own_limit_cpus })
     }
 
     /// I/O wait. The demand is unknown, so contention is the share of the window.
