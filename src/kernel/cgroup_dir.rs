@@ -189,21 +189,18 @@ impl CgroupDir {
     }
 
     pub fn children(&self) -> Result<Vec<(CString, CgroupId)>, ReadError> {
-        let (base, name) = self.locate(c".");
         let child = |entry: &Entry| {
             let name = entry.file_name();
             let is_child =
                 entry.file_type() == Some(Type::Directory) && name != c"." && name != c"..";
             is_child.then(|| (name.to_owned(), CgroupId(entry.ino())))
         };
-        let children = list(base, &name, child);
-        let mut children = children.map_err(|errno| self.error(c".", errno.into()))?;
+        let mut children = self.at(c".", |base, name| list(base, name, child))?;
         // The listed inode equals that of stat() on cgroupfs, but not on every file system.
         if !self.root.is_cgroup2 {
             for (name, id) in &mut children {
-                let (base, path) = self.locate(name);
-                let stat = fstatat(base, &*path, AtFlags::AT_SYMLINK_NOFOLLOW);
-                *id = CgroupId(stat.map_err(|errno| self.error(name, errno.into()))?.st_ino);
+                let flags = AtFlags::AT_SYMLINK_NOFOLLOW;
+                *id = CgroupId(self.at(name, |base, path| fstatat(base, path, flags))?.st_ino);
             }
         }
         Ok(children)
@@ -212,35 +209,34 @@ impl CgroupDir {
     /// Reads a pressure file. [`ReadErrorKind::Vanished`] means that the cgroup was removed or that
     /// `cgroup.pressure` disables PSI: [`CgroupDir::is_alive`] distinguishes them.
     pub fn pressure(&self, resource: Resource) -> Result<Pressure, ReadError> {
-        let name = PRESSURE.of(resource);
-        let (base, file) = self.locate(name);
-        read_once(base, &file, parse_pressure).map_err(|why| self.error(name, why))
+        self.at(PRESSURE.of(resource), |base, file| read_once(base, file, parse_pressure))
     }
 
     fn read<T>(&self, name: &CStr, parse: impl Parse<T>) -> Result<Option<T>, ReadError> {
         if !self.root.may_have(name) {
             return Ok(None);
         }
-        let (base, file) = self.locate(name);
         // Unsupported: `cgroup.procs` of a threaded cgroup.
-        if_present(read_all(base, &file, parse).map_err(|why| self.error(name, why)))
+        if_present(self.at(name, |base, file| read_all(base, file, parse)))
     }
 
-    /// The directory and the relative name by which to open a file.
-    fn locate<'a>(&'a self, name: &'a CStr) -> (BorrowedFd<'a>, std::borrow::Cow<'a, CStr>) {
-        match &self.handle {
-            Some(handle) => (handle.as_fd(), name.into()),
+    /// Reads a file by an open directory and its path below that.
+    fn at<T, E: Into<ReadErrorKind>>(
+        &self,
+        name: &CStr,
+        read: impl FnOnce(BorrowedFd<'_>, &CStr) -> Result<T, E>,
+    ) -> Result<T, ReadError> {
+        let read = match &self.handle {
+            Some(handle) => read(handle.as_fd(), name),
             None => {
                 let whole = [relative(&self.cgroup.path).as_bytes(), b"/", name.to_bytes()];
                 // A path listed by the kernel contains no NUL.
                 let whole = CString::new(whole.concat()).unwrap_or_else(|_| c".".to_owned());
-                (self.root.handle.as_fd(), whole.into())
+                read(self.root.handle.as_fd(), &whole)
             }
-        }
-    }
-
-    fn error(&self, file: &CStr, kind: ReadErrorKind) -> ReadError {
-        ReadError::new(&self.root.full_path(&self.cgroup.path).join(&*file.to_string_lossy()), kind)
+        };
+        let path = || self.root.full_path(&self.cgroup.path).join(&*name.to_string_lossy());
+        read.map_err(|why| ReadError::new(&path(), why))
     }
 }
 

@@ -7,7 +7,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use procfs::ProcResult;
 use procfs::process::{LimitValue, Process};
 
-use super::cgroup_dir::{CgroupDir, CgroupId, CgroupRoot};
+use super::cgroup_dir::{CgroupId, CgroupRoot};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OwnProcess {
@@ -70,6 +70,6 @@ pub fn raise_open_file_limit() -> nix::Result<usize> {
 /// container's own cgroup, whose name the namespace hides; on the host the root cgroup.
 pub fn own_cgroup() -> Option<CgroupId> {
     let root = CgroupRoot::open(Path::new("/sys/fs/cgroup")).ok()?;
-    let top = CgroupDir::open(&root, "/", false).ok()?;
-    root.is_cgroup2.then_some(top.cgroup.id)
+    let top = root.stat("/").ok()?;
+    root.is_cgroup2.then_some(CgroupId(top.st_ino))
 }
