@@ -11,6 +11,7 @@ use crate::kernel::cgroup_dir::{CgroupDir, CgroupId, Resource};
 use crate::kernel::counters::CpuStat;
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
+use crate::kernel::{ReadError, if_present};
 use crate::sample::RenderedLabels;
 use crate::waiting::files::Files;
 use crate::waiting::readings::{CpuCounters, Readings, Threads};
@@ -79,7 +80,12 @@ impl CgroupState {
                     KeptPressure { at: of_node.at, ..*kept }
                 }
                 _ => {
-                    let pressure = files.pressure(dir, resource)?;
+                    let read = dir.pressure(resource);
+                    // If the directory still exists, PSI is off for this cgroup: `cgroup.pressure` is 0.
+                    if read.as_ref().is_err_and(ReadError::is_vanished) && !files.is_alive(dir) {
+                        return None;
+                    }
+                    let pressure = files.note(if_present(read)).flatten();
                     KeptPressure { at: (files.clock)().at, node, pressure }
                 }
             };

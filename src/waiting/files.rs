@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use super::series::Reading;
 use crate::clock::Clock;
-use crate::kernel::cgroup_dir::{CgroupDir, Resource};
+use crate::kernel::ReadError;
+use crate::kernel::cgroup_dir::CgroupDir;
 use crate::kernel::cgroup_tree::Cgroup;
-use crate::kernel::pressure::Pressure;
-use crate::kernel::{ReadError, if_present};
 
 /// Reads files in a pass, and collects errors for its report.
 pub(crate) struct Files {
@@ -41,21 +40,6 @@ impl Files {
     pub(crate) fn dated<T>(&mut self, read: Result<Option<T>, ReadError>) -> Option<Reading<T>> {
         let value = self.note(read).flatten()?;
         Some(Reading { at: (self.clock)().at, value })
-    }
-
-    /// Reads a pressure file. The outer `None` is a removed cgroup. The inner `None` is an error,
-    /// or means that PSI is off for this cgroup.
-    pub(crate) fn pressure(
-        &mut self,
-        dir: &CgroupDir,
-        resource: Resource,
-    ) -> Option<Option<Pressure>> {
-        let read = dir.pressure(resource);
-        // If the directory still exists, PSI is off for this cgroup: `cgroup.pressure` is 0.
-        if read.as_ref().is_err_and(ReadError::is_vanished) && !self.is_alive(dir) {
-            return None;
-        }
-        Some(self.note(if_present(read)).flatten())
     }
 
     /// Whether a cgroup still exists. If not, it is added to `gone`.
