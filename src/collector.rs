@@ -151,7 +151,7 @@ impl Collector {
         found: &[PodMatch],
         tick_before: Option<Moment>,
     ) -> Option<Scored> {
-        let (files, states, pressure) = (&mut self.files, &mut self.states, &self.node.pressure);
+        let (files, states, node) = (&mut self.files, &mut self.states, &self.node);
         let now = (files.clock)().at;
         let in_cluster = pods.is_some();
         let is_stale = pods.is_some_and(|pods| pods.is_stale(now));
@@ -165,16 +165,12 @@ impl Collector {
             return None;
         }
         if let Some(processes) = &mut self.processes {
-            processes.follow(&self.node, population, &members, states, files);
+            processes.follow(node, population, &members, states, files);
         }
         members.retain(|member| {
             let dirs = workloads.dirs(member.dir, &self.tree);
             let state = states.entry(member.dir.cgroup.id).or_default();
-            let readings = state.begin_tick(files, member.dir, true, pressure, tick_before);
-            readings
-                .map(|readings| readings.read(files, &dirs, &self.node.readings, true, now))
-                // A missing file means that its controller is off, or that the cgroup was removed.
-                .is_some_and(|has_read| !has_read || files.is_alive(member.dir))
+            state.tick(files, &dirs, true, node, tick_before, now)
         });
         let mut waits = members.iter().filter_map(|member| readings(states, member.dir));
         let reads_others = self.is_whole_node && waits.any(|one| lately(one.cpu_waited_at, now));
@@ -184,10 +180,7 @@ impl Collector {
             others.retain(|dir| {
                 let dirs = workloads.dirs(dir, &self.tree);
                 let state = states.entry(dir.cgroup.id).or_default();
-                let readings = state.begin_tick(files, dir, false, pressure, tick_before);
-                readings
-                    .map(|readings| readings.read(files, &dirs, &self.node.readings, false, now))
-                    .is_some()
+                state.tick(files, &dirs, false, node, tick_before, now)
             });
         }
         let run_delay = reads_others.then(|| files.dated(self.node.proc.run_delay())).flatten();

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use super::node::NodeReader;
 use super::threads::ContainerThreads;
 use crate::clock::Moment;
 use crate::identity::Workload;
@@ -14,6 +15,7 @@ use crate::kernel::resource::PerResource;
 use crate::kernel::{ReadError, if_present};
 use crate::sample::RenderedLabels;
 use crate::waiting::files::Files;
+use crate::waiting::reader::Dirs;
 use crate::waiting::readings::{CpuCounters, Readings, Threads};
 use crate::waiting::series::{PressureReadings, Reading, Window};
 
@@ -95,19 +97,23 @@ impl CgroupState {
         Some(readings)
     }
 
-    /// What ticks have read of this cgroup, with its new CPU pressure and, if it is scored, its other
-    /// pressures and its threads; `None` if it was removed. Its counters were 0 at the tick before if
-    /// it was created since then.
-    pub(super) fn begin_tick(
+    /// Reads what a tick needs of this cgroup: its CPU pressure, if it is scored also its other pressures and its
+    /// threads, and the files that the meters need. Returns whether it still exists. Its counters were 0 at the
+    /// tick before if it was created since then.
+    pub(super) fn tick(
         &mut self,
         files: &mut Files,
-        dir: &CgroupDir,
+        dirs: &Dirs<'_>,
         is_scored: bool,
-        of_node: &PressureReadings,
+        node: &NodeReader,
         tick_before: Option<Moment>,
-    ) -> Option<&mut Readings> {
+        now: Instant,
+    ) -> bool {
+        let dir = dirs.container;
         let resources: &[Resource] = if is_scored { &Resource::ALL } else { &[Resource::Cpu] };
-        let pressures = self.pressures(files, dir, resources, of_node)?;
+        let Some(pressures) = self.pressures(files, dir, resources, &node.pressure) else {
+            return false;
+        };
         let readings = self.readings.get_or_insert_with(|| {
             // Before the wall clock was set back, cgroups were made in what is now the future.
             let (made_at, now) = (dir.cgroup.made_at_s, (files.clock)());
@@ -125,7 +131,9 @@ impl CgroupState {
         let may_wait = readings.pressure.cpu.moved();
         readings.threads =
             if is_scored { self.threads.read(may_wait, files) } else { Threads::NotRead };
-        Some(readings)
+        let has_read = readings.read(files, dirs, &node.readings, is_scored, now);
+        // A missing file means that its controller is off, or that the cgroup was removed.
+        !(is_scored && has_read) || files.is_alive(dir)
     }
 
     /// The labels of its series with this workload, which are rendered when they are needed.
