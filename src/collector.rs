@@ -27,7 +27,7 @@ mod processes;
 mod state;
 mod threads;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ use crate::sample::{
 use crate::waiting::files::Files;
 use crate::waiting::node::NodeReadings;
 use crate::waiting::readings::{Readings, Threads};
-use crate::waiting::series::{Window, lately};
+use crate::waiting::series::{PressureReadings, Window, lately};
 use crate::waiting::{CpuSource, Measurement, Population, pressure_scale};
 use export::read_stats;
 use node::NodeReader;
@@ -83,8 +83,8 @@ pub struct Collector {
     files: Files,
     selector: Selector,
     ticked_at: Option<Moment>,
-    /// When the last scrape of everything began, and what it read of the node.
-    shown: Option<(Instant, NodeReadings)>,
+    /// When the last scrape of everything began, and what it read of the node and of each cgroup.
+    shown: Option<(Instant, NodeReadings, HashMap<CgroupId, PressureReadings>)>,
     cpu_source: CpuSource,
     /// `None` unless run delay is the source of CPU wait time.
     processes: Option<ProcessFinder>,
@@ -193,15 +193,13 @@ impl Collector {
         let moment = (self.files.clock)();
         self.follow_tree(moment.at);
         let is_shown = detail == Detail::Everything;
-        let window = |at: &Instant| moment.at.saturating_duration_since(*at);
-        let before = self.shown.take_if(|_| is_shown);
-        let before = before.filter(|(at, _)| window(at) <= MAX_SCRAPE_WINDOW);
-        let (before_at, before) = before.unzip();
+        let age = |at: Instant| moment.at.saturating_duration_since(at);
+        let is_recent = |at| is_shown && age(at) <= MAX_SCRAPE_WINDOW;
+        let earlier = self.shown.take_if(|(at, ..)| is_recent(*at));
+        let window = earlier.as_ref().map(|(at, ..)| age(*at));
+        let (mut node, before) = earlier.map(|(_, node, all)| (node, all)).unwrap_or_default();
         let has_io = self.groups.contains(&FamilyGroup::Io);
-        let node = self.node.sample(&self.tree, &mut self.files, has_io, before);
-        if is_shown {
-            self.shown = Some((moment.at, node.clone()));
-        }
+        self.node.sample(&self.tree, &mut self.files, has_io, &mut node);
         let (found, matching) = match_pods(pods, self.tree.dirs().map(|dir| &dir.cgroup.place));
         let shown: HashSet<CgroupId> = match detail {
             Detail::Everything => workloads(self.tree.dirs()).map(|dir| dir.cgroup.id).collect(),
@@ -218,10 +216,7 @@ impl Collector {
             let Some(pressure) = state.pressures(files, dir, all, &self.node.pressure) else {
                 continue;
             };
-            let now_shown = (moment.at, Box::new(pressure));
-            let last = if is_shown { state.shown.replace(now_shown) } else { None };
-            let last = last.filter(|(at, _)| Some(*at) == before_at);
-            let before = last.map(|(_, last)| *last).unwrap_or_default();
+            let before = before.get(&dir.cgroup.id).copied().unwrap_or_default();
             let rates = PerResource::by(|resource| {
                 Window { before: *before.of(resource), last: *pressure.of(resource) }.shares()
             });
@@ -231,10 +226,14 @@ impl Collector {
             let sample = CgroupSample { cgroup, workload, labels, pressure, rates, stats };
             if in_scope { &mut cgroups } else { &mut beside }.push(sample);
         }
+        if is_shown {
+            let pressures = cgroups.iter().chain(&beside).map(|one| (one.cgroup.id, one.pressure));
+            self.shown = Some((moment.at, node.clone(), pressures.collect()));
+        }
         ScrapeSample {
             moment,
             detail,
-            window: before_at.as_ref().map(window),
+            window,
             node,
             cgroups,
             beside,

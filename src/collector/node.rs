@@ -49,9 +49,8 @@ impl NodeReader {
         tree: &CgroupTree,
         files: &mut Files,
         has_io: bool,
-        before: Option<NodeReadings>,
-    ) -> NodeReadings {
-        let mut readings = before.unwrap_or_default();
+        readings: &mut NodeReadings,
+    ) {
         let pressure = self.read_pressures(tree, files);
         for resource in Resource::ALL {
             readings.pressure.of_mut(resource).push(*pressure.of(resource));
@@ -60,7 +59,6 @@ impl NodeReader {
         readings.irq = files.note(self.proc.irq_pressure()).flatten();
         readings.cpu_times.push(files.dated(self.proc.cpu_times()));
         readings.memory = files.note(self.proc.memory()).flatten();
-        readings
     }
 
     /// What a tick reads of the node, except its run delay. If no task waited for memory since the

@@ -33,8 +33,6 @@ pub(super) struct CgroupState {
     has_tasks: bool,
     /// The labels of its series, and the workload that they are of: it can become known after its cgroup.
     labels: (Option<Arc<Workload>>, Arc<OnceLock<RenderedLabels>>),
-    /// When the last scrape of everything that read it began, and what that read.
-    pub(super) shown: Option<(Instant, Box<PressureReadings>)>,
     /// What ticks have read; `None` for a cgroup that no tick reads.
     pub(super) readings: Option<Box<Readings>>,
     /// Its threads, with run delay as the CPU source.
