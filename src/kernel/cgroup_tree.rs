@@ -155,11 +155,13 @@ impl CgroupTree {
         if let Some(node) = self.nodes.get_mut(path) {
             node.links = links;
         }
-        for child in self.children_of(path).cloned().collect::<Vec<_>>() {
-            let id = self.nodes.get(&child).map(|node| node.dir.cgroup.id);
-            if id != listed.get(&child).copied() {
-                self.remove(&child);
-            }
+        let below = join(path, "");
+        let known = self.nodes.range::<str, _>((Bound::Excluded(&*below), Bound::Unbounded));
+        let known = known.take_while(|(one, _)| one.starts_with(&*below));
+        let is_gone = |one: &str, node: &Node| listed.get(one) != Some(&node.dir.cgroup.id);
+        let gone = known.filter(|(one, node)| parent_of(one) == path && is_gone(one, node));
+        for child in gone.map(|(one, _)| Arc::clone(one)).collect::<Vec<_>>() {
+            self.remove(&child);
         }
         listed.into_keys().collect()
     }
@@ -199,14 +201,6 @@ impl CgroupTree {
         if let Some(node) = self.nodes.get_mut(path) {
             node.links = 0;
         }
-    }
-
-    fn children_of(&self, path: &str) -> impl Iterator<Item = &Arc<str>> {
-        let below = join(path, "");
-        let range = (Bound::Excluded(Arc::clone(&below)), Bound::Unbounded);
-        let paths = self.nodes.range::<Arc<str>, _>(range).map(|(path, _)| path);
-        let paths = paths.take_while(move |one| one.starts_with(&*below));
-        paths.filter(move |one| parent_of(one) == path)
     }
 
     pub fn dirs(&self) -> impl Iterator<Item = &CgroupDir> + Clone {
