@@ -52,18 +52,18 @@ impl ContainerThreads {
         self.processes.insert(id, Process { dir, threads: HashMap::new() });
     }
 
+    fn threads(&self) -> impl Iterator<Item = &Thread> {
+        self.processes.values().flat_map(|process| process.threads.values())
+    }
+
     /// Whether a vCPU thread is known.
     pub(super) fn has_vcpus(&self) -> bool {
-        self.processes
-            .values()
-            .flat_map(|process| process.threads.values())
-            .any(|one| one.kind == ThreadKind::Vcpu)
+        self.threads().any(|thread| thread.kind == ThreadKind::Vcpu)
     }
 
     /// Handles that are kept open.
     pub(super) fn handles(&self) -> usize {
-        let threads = self.processes.values().flat_map(|process| process.threads.values());
-        self.processes.len() + threads.filter(|thread| thread.dir.is_some()).count()
+        self.processes.len() + self.threads().filter(|thread| thread.dir.is_some()).count()
     }
 
     /// Updates the threads of all processes. Returns whether all could be read. Besides vCPUs and the
@@ -105,23 +105,18 @@ impl ContainerThreads {
         let has_vcpus = self.has_vcpus();
         let (mut threads, mut iothreads, mut failed) = (Vec::new(), Vec::new(), None);
         for process in self.processes.values_mut() {
-            process.threads.retain(|_, thread| match thread.read(may_wait, files) {
-                Ok(reading) if has_vcpus && thread.kind == ThreadKind::Iothread => {
-                    iothreads.extend(reading);
-                    true
+            process.threads.retain(|_, thread| {
+                let is_beside = has_vcpus && thread.kind == ThreadKind::Iothread;
+                match thread.read(may_wait, files) {
+                    Ok(reading) if is_beside => iothreads.extend(reading),
+                    Ok(reading) => threads.extend(reading),
+                    Err(error) if error.is_vanished() => {
+                        self.ended = true;
+                        return false;
+                    }
+                    Err(error) => _ = failed.get_or_insert(error),
                 }
-                Ok(reading) => {
-                    threads.extend(reading);
-                    true
-                }
-                Err(error) if error.is_vanished() => {
-                    self.ended = true;
-                    false
-                }
-                Err(error) => {
-                    failed.get_or_insert(error);
-                    true
-                }
+                true
             });
         }
         if let Some(error) = failed {
