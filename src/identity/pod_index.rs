@@ -179,10 +179,15 @@ fn vm_name(Metadata { labels, annotations, .. }: &Metadata) -> Option<&str> {
 fn vm_of(pod: &Pod, name: &str, prefix: &Prefix) -> Vm {
     let Metadata { labels, annotations, .. } = &pod.metadata;
     let budget = annotations.get(&format!("{prefix}{}", key::CPU_WAIT_BUDGET));
+    // The target of a VM that does not run during the migration never gets the annotation TARGET_READY, so the node
+    // in its label counts, too.
+    let is_here = labels.get(key::NODE_NAME) == Some(&pod.spec.node_name);
+    let has_arrived = annotations.contains_key(key::TARGET_READY)
+        || is_here && !annotations.contains_key(key::FROM_OTHER_CLUSTER);
     Vm {
         name: name.into(),
         uid: labels.get(key::CREATED_BY).map(String::as_str).unwrap_or_default().into(),
-        awaits_handover: labels.contains_key(key::MIGRATION) && !has_arrived(pod),
+        awaits_handover: labels.contains_key(key::MIGRATION) && !has_arrived,
         created_at: pod.metadata.creation_timestamp.parse().ok(),
         prefers_no_eviction: annotations.contains_key(key::PREFER_NO_EVICTION),
         has_candidate_label: labels.contains_key(&format!("{prefix}{}", key::MIGRATE_FIRST)),
@@ -194,16 +199,6 @@ fn vm_of(pod: &Pod, name: &str, prefix: &Prefix) -> Vm {
 fn ratio(percentage: &str) -> Option<f64> {
     let percentage = percentage.trim().parse::<f64>().ok()?;
     (0.0..=100.0).contains(&percentage).then_some(percentage / 100.0)
-}
-
-/// Whether the VM has arrived in the target of its migration. The target of a VM that does not run
-/// during the migration never gets the annotation [`key::TARGET_READY`], so the node in its label
-/// counts, too.
-fn has_arrived(pod: &Pod) -> bool {
-    let Metadata { labels, annotations, .. } = &pod.metadata;
-    let is_here = labels.get(key::NODE_NAME) == Some(&pod.spec.node_name);
-    annotations.contains_key(key::TARGET_READY)
-        || is_here && !annotations.contains_key(key::FROM_OTHER_CLUSTER)
 }
 
 #[cfg(test)]
