@@ -41,7 +41,7 @@ pub(super) enum Kind {
 #[derive(Debug)]
 pub(super) struct Workloads<'a> {
     /// The cgroups of pods by uid.
-    pods: HashMap<&'a str, &'a CgroupDir>,
+    pods: HashMap<&'a str, (&'a CgroupDir, &'a PodMatch)>,
     all: Vec<Member<'a>>,
 }
 
@@ -57,7 +57,6 @@ impl<'a> Workloads<'a> {
         mut has_tasks: impl FnMut(&CgroupDir) -> bool,
     ) -> Self {
         let (mut pods, mut all, mut units) = (HashMap::new(), Vec::new(), HashSet::new());
-        let mut without_vm = HashSet::new();
         let mut root = None;
         for (dir, found) in dirs {
             let path = &*dir.cgroup.path;
@@ -68,13 +67,12 @@ impl<'a> Workloads<'a> {
                 }
                 Place::Pod(pod) => {
                     if pod.level == PodLevel::Pod {
-                        pods.insert(&*pod.uid, dir);
-                        if found.workload().is_some_and(|workload| workload.vm.is_none()) {
-                            without_vm.insert(&*pod.uid);
-                        }
+                        pods.insert(&*pod.uid, (dir, found));
                     }
+                    let whole = || pods.get(&*pod.uid).and_then(|(_, found)| found.workload());
                     // A listed pod without a VM gets none, whichever of its containers starts again.
-                    kind_in_pod(&pod.level, found, is_stale && !without_vm.contains(&*pod.uid))
+                    let may_be_vm = || whole().is_none_or(|pod| pod.vm.is_some());
+                    kind_in_pod(&pod.level, found, is_stale && may_be_vm())
                 }
                 Place::Host if Path::new(path).ancestors().any(|above| units.contains(above)) => {
                     None
@@ -148,7 +146,7 @@ impl<'a> Workloads<'a> {
     /// The directories whose limits hold for a container or unit.
     pub(super) fn dirs(&self, container: &'a CgroupDir, tree: &'a CgroupTree) -> Dirs<'a> {
         if let Place::Pod(pod) = &container.cgroup.place {
-            let pod = self.pods.get(&*pod.uid).copied();
+            let pod = self.pods.get(&*pod.uid).map(|(dir, _)| *dir);
             return Dirs { container, pod, is_unit: false, outside: Vec::new() };
         }
         let path = Path::new(&*container.cgroup.path);
