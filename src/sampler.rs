@@ -66,12 +66,9 @@ impl Sampler {
     }
 
     pub async fn next_tick(&mut self) -> Result<Arc<Tick>, SamplerEnded> {
-        loop {
-            self.ticks.changed().await.map_err(|_| SamplerEnded)?;
-            if let Some(tick) = self.ticks.borrow_and_update().clone() {
-                return Ok(tick);
-            }
-        }
+        self.ticks.changed().await.map_err(|_| SamplerEnded)?;
+        // What is sent is always a tick.
+        self.ticks.borrow_and_update().clone().ok_or(SamplerEnded)
     }
 }
 
@@ -90,7 +87,9 @@ impl Worker {
             let wait = due.saturating_duration_since(clock::now().at);
             // First, since requests may come as fast as they are answered.
             if wait.is_zero() {
-                self.tick();
+                let pods = self.pods.borrow().clone();
+                let tick = self.collector.tick(pods.as_deref());
+                self.published.send_replace(Some(Arc::new(tick)));
                 due = due_after(due, clock::now().at, tick_interval);
                 continue;
             }
@@ -100,12 +99,6 @@ impl Worker {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
-    }
-
-    fn tick(&mut self) {
-        let pods = self.pods.borrow().clone();
-        let tick = self.collector.tick(pods.as_deref());
-        self.published.send_replace(Some(Arc::new(tick)));
     }
 
     /// Responds to a request, and to all requests in the queue, with one sample.
