@@ -102,7 +102,7 @@ impl Collector {
         let is_part = root.is_namespaced();
         let finder = || ProcessFinder::new(sources.task_handles, is_part);
         Self {
-            node: NodeReader::new(proc),
+            node: NodeReader { proc, pressure: <_>::default(), readings: <_>::default() },
             is_whole_node: !is_part,
             tree: CgroupTree::new(root, whole, sources.cgroup_handles),
             states: States::new(),

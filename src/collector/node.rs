@@ -8,14 +8,13 @@ use crate::cgroup_path::Place;
 use crate::kernel::cgroup_dir::{CgroupDir, Resource};
 use crate::kernel::cgroup_tree::CgroupTree;
 use crate::kernel::node_text::CpuTimes;
-use crate::kernel::pressure::Pressure;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadError, ReadErrorKind, if_present};
 use crate::waiting::disk_rates::{disk_rates, swap_devices};
 use crate::waiting::files::Files;
 use crate::waiting::node::NodeReadings;
 use crate::waiting::reader::limit_hits;
-use crate::waiting::series::{PressureReadings, Reading};
+use crate::waiting::series::PressureReadings;
 
 #[derive(Debug)]
 pub(super) struct NodeReader {
@@ -26,17 +25,21 @@ pub(super) struct NodeReader {
 }
 
 impl NodeReader {
-    pub(super) fn new(proc: ProcRoot) -> Self {
-        Self { proc, pressure: PressureReadings::default(), readings: NodeReadings::default() }
-    }
-
-    /// The node's pressures, which both passes share.
+    /// The node's pressures, which both passes share: from `/proc/pressure`, or from the root cgroup where that is
+    /// refused (SELinux).
     fn read_pressures(&mut self, tree: &CgroupTree, files: &mut Files) -> PressureReadings {
         for resource in Resource::ALL {
             let kept = self.pressure.of_mut(resource);
             let now = (files.clock)().at;
             if kept.is_none_or(|kept| !is_fresh(kept.at, now)) {
-                *kept = read_pressure(&self.proc, tree, resource, files);
+                let read = match (self.proc.pressure(resource), tree.dir("/")) {
+                    (Err(ReadError { kind: ReadErrorKind::Refused(_), .. }), Some(root)) => {
+                        root.pressure(resource)
+                    }
+                    (read, _) => read,
+                };
+                // Where PSI is off, there is no error.
+                *kept = files.dated(if_present(read));
                 *self.readings.reports.of_mut(resource) |= kept.is_some();
             }
         }
@@ -111,22 +114,4 @@ impl NodeReader {
             readings.reclaimed_at = Some(now);
         }
     }
-}
-
-/// The node's pressure from `/proc/pressure`, or from the root cgroup where that is refused
-/// (SELinux).
-fn read_pressure(
-    proc: &ProcRoot,
-    tree: &CgroupTree,
-    resource: Resource,
-    files: &mut Files,
-) -> Option<Reading<Pressure>> {
-    let read = match (proc.pressure(resource), tree.dir("/")) {
-        (Err(ReadError { kind: ReadErrorKind::Refused(_), .. }), Some(root)) => {
-            root.pressure(resource)
-        }
-        (read, _) => read,
-    };
-    // Where PSI is off, there is no error.
-    files.dated(if_present(read))
 }
