@@ -69,15 +69,16 @@ impl ProcessFinder {
         for (_, state) in states.iter_mut().filter(|(id, _)| !followed.contains(id)) {
             state.threads = ContainerThreads::default();
         }
-        let (mut any_young, mut any_ended) = (false, false);
+        let age = |at| now.saturating_duration_since(at);
+        let mut is_due = self.scanned_at.is_none_or(|at| age(at) >= SCAN_INTERVAL);
         for Member { dir, .. } in &containers {
             let threads = &mut states.entry(dir.cgroup.id).or_default().threads;
             if threads.since.is_none() {
                 // A process that belonged to no container may belong to this one.
                 self.others.clear();
             }
-            any_young |= is_young(*threads.since.get_or_insert(now), now);
-            any_ended |= std::mem::take(&mut threads.ended);
+            is_due |= is_young(*threads.since.get_or_insert(now), now);
+            is_due |= std::mem::take(&mut threads.ended);
         }
         // Since `kernel.task_delayacct` was switched off, threads show zeros.
         if !node.proc.counts_run_delay() {
@@ -87,16 +88,14 @@ impl ProcessFinder {
             }
             return;
         }
-        let age = self.scanned_at.map(|at| now.saturating_duration_since(at));
-        if !any_young && !any_ended && age.is_some_and(|age| age < SCAN_INTERVAL) {
+        if !is_due {
             return;
         }
         self.scanned_at = Some(now);
         let all_read = self.scan(&node.proc, &containers, states, files);
         let mut handles = self.handles;
         for Member { dir, .. } in &containers {
-            let Some(state) = states.get_mut(&dir.cgroup.id) else { continue };
-            let threads = &mut state.threads;
+            let threads = &mut states.entry(dir.cgroup.id).or_default().threads;
             let listed = threads.list(all_threads, files, now);
             // A process that could not be read may be this container's QEMU, which the threads of
             // virt-launcher do not represent.
