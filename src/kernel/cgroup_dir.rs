@@ -155,11 +155,7 @@ impl CgroupDir {
             Err(Errno::EMFILE | Errno::ENFILE) => None,
             Err(errno) => return Err(named(errno)),
         };
-        let stat = match &opened {
-            Some(handle) => fstat(handle),
-            None => root.stat(&path),
-        };
-        let stat = stat.map_err(named)?;
+        let stat = opened.as_ref().map_or_else(|| root.stat(&path), fstat).map_err(named)?;
         // As in cAdvisor, the older of the modification times of the directory and its
         // `cgroup.events`.
         let events = root.stat(&format!("{path}/cgroup.events"));
@@ -176,10 +172,7 @@ impl CgroupDir {
 
     /// Status of the directory. A removed one is like an empty one.
     pub(super) fn stat(&self) -> Result<FileStat, Errno> {
-        match &self.handle {
-            Some(handle) => fstat(handle),
-            None => self.root.stat(&self.cgroup.path),
-        }
+        self.handle.as_ref().map_or_else(|| self.root.stat(&self.cgroup.path), fstat)
     }
 
     /// Whether this cgroup still exists at its path.
