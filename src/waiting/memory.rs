@@ -38,7 +38,10 @@ pub(super) fn wait(readings: &Readings, node: &NodeReadings) -> WaitResult {
 
 fn known_wait(readings: &Readings, node: &NodeReadings, weight: f64) -> Option<Wait> {
     let raw = readings.pressure.memory.shares().some?;
-    let (swaps, is_counted) = (node.swaps_in()?, counts_swap(readings));
+    let (swaps, stat) = (node.swaps_in()?, readings.memory.stat.value());
+    // The memory controller counts pages in swap since Linux 5.9.
+    let is_counted = readings.memory.in_use != Some(None)
+        && stat.is_none_or(|stat| stat.workingset_refault_anon.is_some());
     let (swapping, unstalled) =
         if swaps && is_counted { for_swap(readings, node)? } else { (0.0, 0.0) };
     let stalls = raw > Ratio::ZERO;
@@ -54,13 +57,6 @@ fn known_wait(readings: &Readings, node: &NodeReadings, weight: f64) -> Option<W
     let contention = Ratio::of(waited, (ran + waited).max(LEAST_CPUS))?;
     let wait = Wait::of_cpu(ran, waited, raw, own_limit)?;
     Some(Wait { contention, demand: weight, own_limit_cpus: own_limit.get(), ..wait })
-}
-
-/// Whether its pages in swap are counted: by the memory controller, since Linux 5.9.
-fn counts_swap(readings: &Readings) -> bool {
-    let stat = readings.memory.stat.value();
-    readings.memory.in_use != Some(None)
-        && stat.is_none_or(|stat| stat.workingset_refault_anon.is_some())
 }
 
 /// CPUs' worth of time that the container waited for its pages in swap, and the part of it that the
