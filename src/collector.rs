@@ -155,7 +155,7 @@ impl Collector {
         let now = (files.clock)().at;
         let in_cluster = pods.is_some();
         let is_stale = pods.is_some_and(|pods| pods.is_stale(now));
-        let mut workloads = Workloads::of(self.tree.dirs().zip(found), is_stale, |dir| {
+        let mut workloads = Workloads::of(&self.tree, found, is_stale, |dir| {
             states.entry(dir.cgroup.id).or_default().has_tasks(files, dir)
         });
         let found = workloads.population(in_cluster);
@@ -168,19 +168,17 @@ impl Collector {
             processes.follow(node, population, &members, states, files);
         }
         members.retain(|member| {
-            let dirs = workloads.dirs(member.dir, &self.tree);
             let state = states.entry(member.dir.cgroup.id).or_default();
-            state.tick(files, &dirs, true, node, tick_before, now)
+            state.tick(files, &workloads.dirs(member.dir), true, node, tick_before, now)
         });
         let mut waits = members.iter().filter_map(|member| readings(states, member.dir));
         let reads_others = self.is_whole_node && waits.any(|one| lately(one.cpu_waited_at, now));
         let mut others = Vec::new();
         if reads_others {
-            others = workloads.others(self.tree.dirs(), &members);
+            others = workloads.others(&members);
             others.retain(|dir| {
-                let dirs = workloads.dirs(dir, &self.tree);
                 let state = states.entry(dir.cgroup.id).or_default();
-                state.tick(files, &dirs, false, node, tick_before, now)
+                state.tick(files, &workloads.dirs(dir), false, node, tick_before, now)
             });
         }
         let run_delay = reads_others.then(|| files.dated(self.node.proc.run_delay())).flatten();

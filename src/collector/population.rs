@@ -40,31 +40,29 @@ pub(super) enum Kind {
 /// What the cgroups of a node are, before one population is selected.
 #[derive(Debug)]
 pub(super) struct Workloads<'a> {
+    tree: &'a CgroupTree,
     /// The cgroups of pods by uid.
     pods: HashMap<&'a str, (&'a CgroupDir, &'a PodMatch)>,
     all: Vec<Member<'a>>,
 }
 
 impl<'a> Workloads<'a> {
-    /// `is_stale` says whether the list of pods is not up to date.
+    /// `found` has the pod of each cgroup. `is_stale` says whether the list of pods is not up to date.
     ///
     /// `has_tasks` says whether a cgroup outside units has processes of its own. Where no other cgroup
     /// has any, as on a hybrid host without systemd, the root is the one unit: its pressure, which is
     /// the node's, is then that of its own tasks.
     pub(super) fn of(
-        dirs: impl Iterator<Item = (&'a CgroupDir, &'a PodMatch)>,
+        tree: &'a CgroupTree,
+        found: &'a [PodMatch],
         is_stale: bool,
         mut has_tasks: impl FnMut(&CgroupDir) -> bool,
     ) -> Self {
         let (mut pods, mut all, mut units) = (HashMap::new(), Vec::new(), HashSet::new());
-        let mut root = None;
-        for (dir, found) in dirs {
+        for (dir, found) in tree.dirs().zip(found) {
             let path = &*dir.cgroup.path;
             let kind = match &dir.cgroup.place {
-                Place::Root => {
-                    root = Some(Member { kind: Kind::Unit, dir, workload: None });
-                    None
-                }
+                Place::Root => None,
                 Place::Pod(pod) => {
                     if pod.level == PodLevel::Pod {
                         pods.insert(&*pod.uid, (dir, found));
@@ -92,9 +90,10 @@ impl<'a> Workloads<'a> {
             }
         }
         if all.is_empty() && pods.is_empty() {
-            all.extend(root.filter(|root| has_tasks(root.dir)));
+            let root = tree.dir("/").filter(|root| has_tasks(root));
+            all.extend(root.map(|dir| Member { kind: Kind::Unit, dir, workload: None }));
         }
-        Self { pods, all }
+        Self { tree, pods, all }
     }
 
     fn has(&self, kind: Kind) -> bool {
@@ -124,12 +123,8 @@ impl<'a> Workloads<'a> {
         self.all.extract_if(.., |member| kinds.contains(&member.kind)).collect()
     }
 
-    /// All workloads of these cgroups except the members that were taken.
-    pub(super) fn others(
-        &self,
-        dirs: impl Iterator<Item = &'a CgroupDir> + Clone,
-        taken: &[Member<'_>],
-    ) -> Vec<&'a CgroupDir> {
+    /// All workloads except the members that were taken.
+    pub(super) fn others(&self, taken: &[Member<'_>]) -> Vec<&'a CgroupDir> {
         if self.pods.is_empty() || taken.iter().any(|member| member.kind == Kind::UnitVm) {
             // A unit may hold pods.
             let paths = self.all.iter().map(|member| Path::new(&*member.dir.cgroup.path));
@@ -140,11 +135,11 @@ impl<'a> Workloads<'a> {
             return self.all.iter().map(|member| member.dir).filter(|dir| !is_below(dir)).collect();
         }
         let taken: HashSet<CgroupId> = taken.iter().map(|member| member.dir.cgroup.id).collect();
-        workloads(dirs).filter(|dir| !taken.contains(&dir.cgroup.id)).collect()
+        workloads(self.tree.dirs()).filter(|dir| !taken.contains(&dir.cgroup.id)).collect()
     }
 
     /// The directories whose limits hold for a container or unit.
-    pub(super) fn dirs(&self, container: &'a CgroupDir, tree: &'a CgroupTree) -> Dirs<'a> {
+    pub(super) fn dirs(&self, container: &'a CgroupDir) -> Dirs<'a> {
         if let Place::Pod(pod) = &container.cgroup.place {
             let pod = self.pods.get(&*pod.uid).map(|(dir, _)| *dir);
             return Dirs { container, pod, is_unit: false, outside: Vec::new() };
@@ -154,7 +149,7 @@ impl<'a> Workloads<'a> {
         // What limits a slice limits a part of the host, as kubepods' limits do: it is not the unit's own.
         let is_slice = |path: &Path| path.extension().is_some_and(|name| name == "slice");
         let above = path.ancestors().skip(1).filter(|path| !is_slice(path));
-        let outside = above.chain([&*nested]).filter_map(|path| tree.dir(path.to_str()?));
+        let outside = above.chain([&*nested]).filter_map(|path| self.tree.dir(path.to_str()?));
         let outside = outside.filter(|dir| dir.cgroup.place == Place::Host).collect();
         Dirs { container, pod: None, is_unit: true, outside }
     }
