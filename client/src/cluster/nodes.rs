@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::call::{self, CallError, call};
 use super::client::{ApiClient, OwnNode};
 use super::streamed_list::streamed_list;
-use super::watch::{METADATA, Watch, WatchEvent};
+use super::watch::{Watch, WatchEvent};
 use crate::contract::{Key, Prefix};
 use crate::json::decode;
 use crate::pod::Pod;
@@ -129,7 +129,7 @@ impl ApiClient {
         };
         // Whole Nodes would be ten times as large.
         let selected = ListParams::default().labels(selector);
-        Watch::new(&self.client, NODES, selected, METADATA, read).events()
+        Watch::new(&self.client, NODES, selected, true, read).events()
     }
 }
 

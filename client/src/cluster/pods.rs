@@ -6,7 +6,7 @@ use kube::api::ListParams;
 
 use super::call::CallError;
 use super::client::OwnNode;
-use super::watch::{WHOLE, Watch, WatchEvent};
+use super::watch::{Watch, WatchEvent};
 use crate::json::decode;
 use crate::pod::Pod;
 
@@ -30,6 +30,6 @@ impl OwnNode {
         let selector =
             format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", self.name);
         let selected = ListParams::default().fields(&selector);
-        Watch::new(&self.api.client, PODS, selected, WHOLE, |json| decode(json))
+        Watch::new(&self.api.client, PODS, selected, false, |json| decode(json))
     }
 }

@@ -13,7 +13,6 @@ use futures_util::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 use futures_util::{Stream, stream};
 use kube::Client;
 use kube::api::{ListParams, Request, WatchEvent as KubeEvent, WatchParams};
-use kube::core::request;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::{Sleep, sleep, timeout};
@@ -69,24 +68,13 @@ struct Identified {
     metadata: Identity,
 }
 
-type BuiltRequest = Result<http::Request<Vec<u8>>, request::Error>;
-
-/// How objects are requested.
-pub(super) struct Requests {
-    list: fn(&Request, &ListParams) -> BuiltRequest,
-    watch: fn(&Request, &WatchParams, &str) -> BuiltRequest,
-}
-
-pub(super) const WHOLE: Requests = Requests { list: Request::list, watch: Request::watch };
-pub(super) const METADATA: Requests =
-    Requests { list: Request::list_metadata, watch: Request::watch_metadata };
-
 /// A watch of those objects of a path that `params` select. `read` decodes one.
 pub(super) struct Watch<R> {
     client: Client,
     path: &'static str,
     params: ListParams,
-    requests: Requests,
+    /// Whether only the metadata of objects is requested.
+    partial: bool,
     read: R,
     /// The version that the next watch begins at; `None` if a list is needed.
     version: Option<String>,
@@ -112,12 +100,12 @@ impl<T: Send, R: Fn(&[u8]) -> serde_json::Result<T> + Sync> Watch<R> {
         client: &Client,
         path: &'static str,
         params: ListParams,
-        requests: Requests,
+        partial: bool,
         read: R,
     ) -> Self {
         let (client, params, delay) = (client.clone(), params.match_any(), Duration::ZERO);
         let (version, current) = (None, None);
-        Self { client, path, params, requests, read, version, current, delay, delays: delays() }
+        Self { client, path, params, partial, read, version, current, delay, delays: delays() }
     }
 
     /// The events, which never end.
@@ -135,7 +123,8 @@ impl<T: Send, R: Fn(&[u8]) -> serde_json::Result<T> + Sync> Watch<R> {
 
     /// Lists the objects. Returns also why others cannot be decoded.
     pub(super) async fn list(&mut self) -> Result<(Vec<T>, Vec<String>), CallError> {
-        let request = (self.requests.list)(&Request::new(self.path), &self.params);
+        let list = if self.partial { Request::list_metadata } else { Request::list };
+        let request = list(&Request::new(self.path), &self.params);
         let (read, mut objects, mut skipped) = (&self.read, Vec::new(), Vec::new());
         let mut on_item = |item: &[u8]| match object(read, item) {
             Ok(object) => objects.push(object),
@@ -188,7 +177,8 @@ impl<T: Send, R: Fn(&[u8]) -> serde_json::Result<T> + Sync> Watch<R> {
         let mut params = WatchParams::default().timeout(WATCH_S);
         params.field_selector.clone_from(&self.params.field_selector);
         params.label_selector.clone_from(&self.params.label_selector);
-        let request = (self.requests.watch)(&Request::new(self.path), &params, version);
+        let watch = if self.partial { Request::watch_metadata } else { Request::watch };
+        let request = watch(&Request::new(self.path), &params, version);
         let body = Box::pin(begin(&self.client, request).await?);
         let (lasts, line) = (Box::pin(sleep(WORKS_AFTER)), Vec::new());
         self.current = Some(Current { body, line, lasts, works: false, has_missed: false });
