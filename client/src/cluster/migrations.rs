@@ -29,16 +29,14 @@ impl ApiClient {
         params: &ListParams,
         convert: impl Fn(T) -> U + Sync,
     ) -> anyhow::Result<Vec<U>> {
-        let (mut objects, mut first_error) = (Vec::new(), None);
-        let mut on_item = |item: &[u8]| match decode(item) {
-            Ok(object) => objects.push(convert(object)),
-            Err(_) if item.len() >= LONGEST_OBJECT => {}
-            Err(error) => first_error = first_error.take().or(Some(error)),
+        let read = |item: &[u8]| {
+            let is_too_long = item.len() >= LONGEST_OBJECT;
+            decode(item).map(&convert).map_err(|error| (!is_too_long).then_some(error))
         };
-        let request = Request::new(path).list(params);
-        let list = streamed_list(&self.client, request, &mut on_item).await;
-        list.map_err(CallError::from).with_context(|| format!("cannot list {path}"))?;
-        let parsed = first_error.map_or(Ok(objects), Err);
+        let list = streamed_list(&self.client, Request::new(path).list(params), read).await;
+        let list = list.map_err(CallError::from).with_context(|| format!("cannot list {path}"));
+        let ((objects, errors), _) = list?;
+        let parsed = errors.into_iter().flatten().next().map_or(Ok(objects), Err);
         parsed.with_context(|| format!("cannot parse an object of {path}"))
     }
 

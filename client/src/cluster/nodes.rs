@@ -176,17 +176,12 @@ impl OwnNode {
         let elsewhere = format!("spec.nodeName!=,spec.nodeName!={}", self.name);
         // Some may be too long to be read.
         let params = ListParams::default().fields(&elsewhere).limit(8);
-        let (mut node, mut is_any_unreadable) = (None, false);
-        let mut on_item = |item: &[u8]| match decode::<Pod>(item) {
-            Ok(pod) => node = Some(pod.spec.node_name),
-            Err(_) => is_any_unreadable = true,
-        };
-        let pods = Request::new(PODS).list(&params);
-        streamed_list(&self.api.client, pods, &mut on_item).await?;
-        if node.is_none() && is_any_unreadable {
+        let (list, read) = (Request::new(PODS).list(&params), |pod: &[u8]| decode::<Pod>(pod));
+        let ((mut pods, errors), _) = streamed_list(&self.api.client, list, read).await?;
+        if pods.is_empty() && !errors.is_empty() {
             return Err(call::unreachable("no pod of another node can be read"));
         }
-        Ok(node)
+        Ok(pods.pop().map(|pod| pod.spec.node_name))
     }
 
     /// Whether this account may apply a patch to a Node, by a dry run.

@@ -35,22 +35,25 @@ pub(super) async fn begin(
     timeout(FIRST_BYTE, client.request_stream(request)).await.unwrap_or_else(silent)
 }
 
-/// Passes each item of a list to `on_item`. Returns the list without its items.
-pub(super) async fn streamed_list(
+/// Reads each item of a list. Returns the objects and why others cannot be read, and the list without its items.
+pub(super) async fn streamed_list<T, E>(
     client: &Client,
     request: Result<http::Request<Vec<u8>>, request::Error>,
-    on_item: &mut (dyn FnMut(&[u8]) + Send),
-) -> kube::Result<Vec<u8>> {
+    read: impl Fn(&[u8]) -> Result<T, E>,
+) -> kube::Result<((Vec<T>, Vec<E>), Vec<u8>)> {
     let mut body = pin!(begin(client, request).await?);
-    let mut items = ListItems::default();
+    let (mut items, mut objects, mut errors) = (ListItems::default(), Vec::new(), Vec::new());
     loop {
         let bytes = body.fill_buf().await.map_err(kube::Error::ReadEvents)?;
         if bytes.is_empty() {
             let rest = items.rest().to_vec();
             let list: Result<List, _> = decode(&rest);
-            return list.map(|_| rest).map_err(kube::Error::SerdeError);
+            return list.map(|_| ((objects, errors), rest)).map_err(kube::Error::SerdeError);
         }
-        items.push(bytes, &mut *on_item);
+        items.push(bytes, |item| match read(item) {
+            Ok(object) => objects.push(object),
+            Err(error) => errors.push(error),
+        });
         let length = bytes.len();
         body.as_mut().consume(length);
         if items.rest().len() > LONGEST_OBJECT {

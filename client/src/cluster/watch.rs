@@ -125,15 +125,11 @@ impl<T: Send, R: Fn(&[u8]) -> serde_json::Result<T> + Sync> Watch<R> {
     pub(super) async fn list(&mut self) -> Result<(Vec<T>, Vec<String>), CallError> {
         let list = if self.partial { Request::list_metadata } else { Request::list };
         let request = list(&Request::new(self.path), &self.params);
-        let (read, mut objects, mut skipped) = (&self.read, Vec::new(), Vec::new());
-        let mut on_item = |item: &[u8]| match object(read, item) {
-            Ok(object) => objects.push(object),
-            Err(reason) => skipped.push(reason),
-        };
-        let rest = streamed_list(&self.client, request, &mut on_item).await?;
+        let read = |item: &[u8]| object(&self.read, item);
+        let (objects, rest) = streamed_list(&self.client, request, read).await?;
         let Identified { metadata } = decode(&rest).map_err(unreachable)?;
         self.version = metadata.resource_version;
-        Ok((objects, skipped))
+        Ok(objects)
     }
 
     /// Makes the next request, or waits for the next event.
