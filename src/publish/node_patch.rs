@@ -80,25 +80,16 @@ fn taints(
     level: Level,
     outputs: &OutputFlags,
 ) -> Option<Vec<Value>> {
-    let own_keys = Key::TAINTS.map(|key| key.of(prefix));
-    let is_own = |taint: &&Value| {
-        let key = taint.get("key").and_then(Value::as_str);
-        own_keys.iter().any(|own| key == Some(own))
-    };
-    let wanted: Vec<Value> = [
-        (Level::Medium, Key::PressureMedium),
-        (Level::High, Key::PressureHigh),
-    ]
-    .into_iter()
-    .filter(|(begins_at, _)| *begins_at <= level && outputs.taint_levels.contains(begins_at))
-    .map(|(_, key)| json!({"key": key.of(prefix), "value": "true", "effect": "PreferNoSchedule"}))
-    .collect();
-    let own: Vec<&Value> = node.spec.taints.iter().filter(is_own).collect();
+    let is_wanted = |raised: &Level| *raised <= level && outputs.taint_levels.contains(raised);
+    let taint =
+        |key: Key| json!({"key": key.of(prefix), "value": "true", "effect": "PreferNoSchedule"});
+    let wanted = Level::RAISED.into_iter().zip(Key::TAINTS).filter(|(raised, _)| is_wanted(raised));
+    let wanted: Vec<Value> = wanted.map(|(_, key)| taint(key)).collect();
+    let (own, others) = node.taints(prefix);
     if own.len() == wanted.len() && wanted.iter().all(|taint| own.contains(&taint)) {
         return None;
     }
-    let foreign = node.spec.taints.iter().filter(|taint| !is_own(taint)).cloned();
-    Some(foreign.chain(wanted).collect())
+    Some(others.into_iter().cloned().chain(wanted).collect())
 }
 
 #[cfg(test)]

@@ -59,6 +59,11 @@ impl NodeKeys {
         self.spec.taints.iter().map(key_of)
     }
 
+    /// The taints of the agent, and all others.
+    pub fn taints(&self, prefix: &Prefix) -> (Vec<&Value>, Vec<&Value>) {
+        self.spec.taints.iter().partition(|taint| is_own_taint(prefix, key_of(taint)))
+    }
+
     fn without_foreign_metadata(mut self, prefix: &Prefix) -> Self {
         self.metadata.annotations.retain(|key, _| prefix.owns(key));
         self.metadata.labels.retain(|key, _| prefix.owns(key));
@@ -78,13 +83,11 @@ impl NodeKeys {
             "annotations": nulls(annotations, Prefix::owns),
             "labels": nulls(labels, is_own_label),
         }});
-        let taints = &self.spec.taints;
-        let foreign: Vec<&Value> =
-            taints.iter().filter(|taint| !is_own_taint(prefix, key_of(taint))).collect();
-        if foreign.len() < taints.len()
+        let (own, others) = self.taints(prefix);
+        if !own.is_empty()
             && let Some(patch) = patch.as_object_mut()
         {
-            patch.insert("spec".into(), json!({ "taints": foreign }));
+            patch.insert("spec".into(), json!({ "taints": others }));
         }
         patch
     }
