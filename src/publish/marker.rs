@@ -28,14 +28,6 @@ pub(super) struct Marker {
     not_before: Option<Instant>,
 }
 
-/// A change of a pod's label, made by one request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Mark {
-    pod: PodName,
-    /// Whether the label is set, or else removed.
-    is_set: bool,
-}
-
 impl Marker {
     pub(super) fn new(label: String) -> Self {
         Self { label, last: None, marks: VecDeque::new(), not_before: None }
@@ -53,10 +45,11 @@ impl Marker {
         if self.not_before.is_some_and(|at| now < at) {
             return;
         }
-        for mark in self.next(labelled, wanted, now) {
-            let value = mark.is_set.then_some("true");
+        for pod in self.next(labelled, wanted, now) {
+            let is_set = wanted == Some(&pod);
+            let value = is_set.then_some("true");
             self.not_before = Some(now + SHOWN_AFTER);
-            let written = node.api.label_pod(&mark.pod, &self.label, value).await;
+            let written = node.api.label_pod(&pod, &self.label, value).await;
             // A pod that no longer exists has no label.
             let is_gone = written == Err(CallError::NotFound);
             if let Err(error) = written
@@ -65,36 +58,38 @@ impl Marker {
                 self.not_before = Some(now + RETRY);
                 return metrics.candidate_failed(&error);
             }
-            self.done(&mark, now);
+            self.done(&pod, is_set, now);
             if !is_gone {
                 metrics.candidate_written();
-                let PodName { namespace, name } = &mark.pod;
-                let done = if mark.is_set { "Labelled" } else { "Removed the label of" };
+                let PodName { namespace, name } = &pod;
+                let done = if is_set { "Labelled" } else { "Removed the label of" };
                 tracing::info!(%namespace, pod = %name, "{done} the pod of the VM to move first");
             }
         }
     }
 
-    /// The requests. Labels of other pods are removed first.
-    fn next(&mut self, labelled: &[PodName], wanted: Option<&PodName>, now: Instant) -> Vec<Mark> {
+    /// The pods whose labels change: those of others are removed first, then that of the wanted one is set.
+    fn next(
+        &mut self,
+        labelled: &[PodName],
+        wanted: Option<&PodName>,
+        now: Instant,
+    ) -> Vec<PodName> {
+        self.marks.retain(|at| now.saturating_duration_since(*at) < HOUR);
         let others = labelled.iter().chain(&self.last).filter(|pod| Some(*pod) != wanted);
         let others: BTreeSet<&PodName> = others.collect();
-        let mut all: Vec<Mark> =
-            others.into_iter().map(|pod| Mark { pod: pod.clone(), is_set: false }).collect();
-        self.marks.retain(|at| now.saturating_duration_since(*at) < HOUR);
         let may_mark =
             |pod: &PodName| self.last.as_ref() == Some(pod) || self.marks.len() < MOST_MARKS;
         let wanted = wanted.filter(|pod| !labelled.contains(pod) && may_mark(pod));
-        all.extend(wanted.map(|pod| Mark { pod: pod.clone(), is_set: true }));
-        all
+        others.into_iter().chain(wanted).cloned().collect()
     }
 
-    fn done(&mut self, mark: &Mark, now: Instant) {
-        let is_last = self.last.as_ref() == Some(&mark.pod);
-        if mark.is_set && !is_last {
+    fn done(&mut self, pod: &PodName, is_set: bool, now: Instant) {
+        let is_last = self.last.as_ref() == Some(pod);
+        if is_set && !is_last {
             self.marks.push_back(now);
-            self.last = Some(mark.pod.clone());
-        } else if !mark.is_set && is_last {
+            self.last = Some(pod.clone());
+        } else if !is_set && is_last {
             self.last = None;
         }
     }
@@ -108,8 +103,11 @@ mod tests {
         PodName { namespace: "shop".into(), name: name.into() }
     }
 
+    /// A pod, and whether its label is set, or else removed.
+    type Mark = (PodName, bool);
+
     fn mark(name: &str, is_set: bool) -> Mark {
-        Mark { pod: pod(name), is_set }
+        (pod(name), is_set)
     }
 
     /// The requests of one round, which succeed.
@@ -120,8 +118,10 @@ mod tests {
         now: Instant,
     ) -> Vec<Mark> {
         let labelled: Vec<PodName> = labelled.iter().map(|name| pod(name)).collect();
-        let all = marker.next(&labelled, wanted.map(pod).as_ref(), now);
-        all.iter().for_each(|mark| marker.done(mark, now));
+        let wanted = wanted.map(pod);
+        let all = marker.next(&labelled, wanted.as_ref(), now).into_iter();
+        let all: Vec<Mark> = all.map(|pod| (pod.clone(), wanted == Some(pod))).collect();
+        all.iter().for_each(|(pod, is_set)| marker.done(pod, *is_set, now));
         all
     }
 
@@ -144,7 +144,7 @@ mod tests {
         let start = crate::clock::now().at;
         let mut marker = Marker::new("psi-agent.io/migrate-first".into());
         for _ in 0..20 {
-            assert_eq!(marker.next(&[], Some(&pod("db")), start), [mark("db", true)], "it failed");
+            assert_eq!(marker.next(&[], Some(&pod("db")), start), [pod("db")], "it failed");
         }
         for _ in 0..20 {
             assert_eq!(round(&mut marker, &[], Some("db"), start), [mark("db", true)]);
@@ -153,7 +153,7 @@ mod tests {
             let name = if second % 2 == 0 { "web" } else { "db" };
             let now = start + Duration::from_secs(second);
             let all = round(&mut marker, &[], Some(name), now);
-            all.iter().filter(|mark| mark.is_set).count()
+            all.iter().filter(|(_, is_set)| *is_set).count()
         });
         assert_eq!(1 + set.sum::<usize>(), 2 * MOST_MARKS);
     }
