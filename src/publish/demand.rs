@@ -25,12 +25,12 @@ pub fn demand(assessment: &Assessment, min_age: Duration) -> Option<NodeDemand> 
 }
 
 fn candidate(found: &relief::Candidate<'_>) -> Option<Candidate> {
-    let Place::Pod(pod) = &found.vm.cgroup.place else { return None };
+    let Place::Pod(pod) = &found.cgroup.place else { return None };
     Some(Candidate {
         uid: pod.uid.to_string(),
         demand: found.relief.demand,
         relief: found.relief.cpus,
-        memory: found.vm.workload.as_ref()?.memory_request,
+        memory: found.workload.memory_request,
     })
 }
 

@@ -20,7 +20,6 @@ use crate::identity::Workload;
 use crate::kernel::cgroup_tree::CgroupId;
 use crate::own_metrics::OwnMetrics;
 use crate::relief::{Assessment, NoCandidate, candidates, first};
-use crate::waiting::Measurement;
 
 /// Time for which the agent keeps labels of an earlier agent that it continues from. Scores, and
 /// predictions for VMs that wait for memory, need this much history.
@@ -46,8 +45,8 @@ pub struct Publisher {
     marker: Option<Marker>,
     /// When the agent began to continue from an earlier one.
     adopted_at: Option<Instant>,
-    /// The demand that an earlier agent published, and when the agent began to continue from it.
-    earlier_demand: Option<(NodeDemand, Instant)>,
+    /// The demand that the earlier agent published, until the agent has its own.
+    earlier_demand: Option<NodeDemand>,
     /// Whether the API server denied the label of the headroom.
     is_label_denied: bool,
     metrics: Arc<OwnMetrics>,
@@ -165,39 +164,36 @@ impl Publisher {
     fn demand(&mut self, assessment: &Assessment) -> Option<NodeDemand> {
         let own = demand(assessment, self.flags.candidate_min_age);
         let now = assessment.score.moment.at;
-        self.earlier_demand.take_if(|(_, since)| {
-            own.is_some() || now.saturating_duration_since(*since) >= DEMAND_KEPT_FOR
-        });
-        own.or_else(|| Some(self.earlier_demand.as_ref()?.0.clone()))
+        let since = self.adopted_at.map(|at| now.saturating_duration_since(at));
+        let is_over = since.is_some_and(|since| since >= DEMAND_KEPT_FOR);
+        self.earlier_demand.take_if(|_| own.is_some() || is_over);
+        own.or_else(|| self.earlier_demand.clone())
     }
 
     async fn choose_candidate(&mut self, assessment: &Assessment) {
         let min_age = self.flags.candidate_min_age;
         let now = assessment.score.moment.at;
-        let labelled: Vec<&Measurement> = labelled(assessment).collect();
-        let last = self.candidate.or(labelled.first().map(|vm| vm.cgroup.id));
+        let labelled: Vec<(CgroupId, &Workload)> = labelled(assessment).collect();
+        let last = self.candidate.or(labelled.first().map(|(id, _)| *id));
         let candidate = candidates(assessment, self.plan.levels.level(), min_age)
             .and_then(|found| first(&found, last).ok_or(NoCandidate::NoMoveHelps));
         self.candidate = candidate.ok().map(|vm| vm.cgroup.id);
-        let candidate = candidate.map(|vm| vm.workload.as_deref());
-        let candidate = candidate.and_then(|workload| workload.ok_or(NoCandidate::NoMoveHelps));
         match candidate {
-            Ok(workload) => self.metrics.set_candidate(vm_name(workload), "named"),
+            Ok(vm) => self.metrics.set_candidate(vm_name(vm.workload), "named"),
             Err(reason) => self.metrics.set_candidate(None, reason.into_str()),
         }
         let Some((marker, node)) = self.marker.as_mut().zip(self.node.as_ref()) else {
             return;
         };
-        let pod = candidate.ok().map(pod_name);
+        let pod = candidate.ok().map(|vm| pod_name(vm.workload));
         let since = self.adopted_at.map(|at| now.saturating_duration_since(at));
-        let has_little = candidate == Err(NoCandidate::TooLittleHistory);
+        let has_little = candidate.err() == Some(NoCandidate::TooLittleHistory);
         let settling = if has_little { DEMAND_KEPT_FOR } else { SETTLING };
         let is_settling = !self.has_read_node || since.is_some_and(|since| since < settling);
         if pod.is_none() && is_settling {
             return;
         }
-        let workloads = labelled.iter().filter_map(|vm| vm.workload.as_deref());
-        let labelled: Vec<PodName> = workloads.map(pod_name).collect();
+        let labelled: Vec<PodName> = labelled.iter().map(|(_, vm)| pod_name(vm)).collect();
         marker.follow(node, &labelled, pod.as_ref(), now, &self.metrics).await;
     }
 
@@ -218,7 +214,7 @@ impl Publisher {
         self.adopted_at = Some(score.moment.at);
         let demand = NodeDemand::from_annotations(prefix, &keys.metadata.annotations);
         let demand = demand.ok().flatten();
-        self.earlier_demand = demand.clone().map(|demand| (demand, score.moment.at));
+        self.earlier_demand.clone_from(&demand);
         let level = Level::from_labels(prefix, &keys.metadata.labels);
         let has_candidate = labelled(assessment).next().is_some()
             || demand.as_ref().is_some_and(|demand| !demand.candidates.is_empty());
@@ -237,11 +233,12 @@ impl Publisher {
 }
 
 /// The containers of VMs whose pods have the label of the VM to move first.
-fn labelled(assessment: &Assessment) -> impl Iterator<Item = &Measurement> {
+fn labelled(assessment: &Assessment) -> impl Iterator<Item = (CgroupId, &Workload)> {
     let containers = assessment.score.containers.iter().map(|container| &container.measured);
-    containers.filter(|container| {
-        let vm = container.workload.as_ref().and_then(|workload| workload.vm.as_ref());
-        vm.is_some_and(|vm| vm.has_candidate_label)
+    containers.filter_map(|container| {
+        let workload = container.workload.as_deref()?;
+        let is_labelled = workload.vm.as_ref()?.has_candidate_label;
+        is_labelled.then_some((container.cgroup.id, workload))
     })
 }
 

@@ -8,8 +8,7 @@ use strum::IntoStaticStr;
 use super::assessment::{Assessment, Relief};
 use crate::contract::Level;
 use crate::identity::{Vm, Workload};
-use crate::kernel::cgroup_tree::CgroupId;
-use crate::waiting::Measurement;
+use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 
 /// Least relief that pays for a migration, as a share of the VM's own demand.
 const WORTHWHILE: f64 = 0.1;
@@ -38,7 +37,8 @@ pub enum NoCandidate {
 /// A VM whose move pays.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate<'a> {
-    pub vm: &'a Measurement,
+    pub cgroup: &'a Cgroup,
+    pub workload: &'a Workload,
     pub relief: Relief,
 }
 
@@ -59,38 +59,36 @@ pub fn candidates(
     let pays =
         |relief: &Relief| relief.cpus >= LEAST_CPUS && relief.cpus >= WORTHWHILE * relief.demand;
     let vms = assessment.score.containers.iter().map(|vm| &vm.measured);
-    let all = vms.filter_map(|vm| {
-        let relief = *slow.relief.get(&vm.cgroup.id)?;
-        Some(Candidate { vm, relief })
-    });
-    let mut helpful: Vec<Candidate<'_>> = all.filter(|one| pays(&one.relief)).collect();
-    if helpful.is_empty() {
+    let all = vms.filter_map(|vm| Some((vm, *slow.relief.get(&vm.cgroup.id)?)));
+    let mut helpful = all.filter(|(_, relief)| pays(relief)).peekable();
+    if helpful.peek().is_none() {
         return Err(NoCandidate::NoMoveHelps);
     }
     let now = assessment.score.moment.timestamp();
-    helpful.retain(|one| {
-        one.vm.workload.as_deref().is_some_and(|workload| is_movable(workload, min_age, now))
+    let movable = helpful.filter_map(|(vm, relief)| {
+        let workload = vm.workload.as_deref().filter(|one| is_movable(one, min_age, now))?;
+        Some(Candidate { cgroup: &vm.cgroup, workload, relief })
     });
-    if helpful.is_empty() {
+    let mut movable: Vec<Candidate<'_>> = movable.collect();
+    if movable.is_empty() {
         return Err(NoCandidate::Excluded);
     }
-    helpful.sort_by(|a, b| {
+    movable.sort_by(|a, b| {
         let by_relief = b.relief.cpus.total_cmp(&a.relief.cpus);
-        by_relief.then(a.vm.cgroup.id.cmp(&b.vm.cgroup.id))
+        by_relief.then(a.cgroup.id.cmp(&b.cgroup.id))
     });
-    Ok(helpful)
+    Ok(movable)
 }
 
 /// The VM to move first: among those with nearly equal relief the one named before (`last`), else the one with
 /// the least memory to copy.
-pub fn first<'a>(candidates: &[Candidate<'a>], last: Option<CgroupId>) -> Option<&'a Measurement> {
+pub fn first<'a>(candidates: &[Candidate<'a>], last: Option<CgroupId>) -> Option<Candidate<'a>> {
     let most = candidates.first()?.relief.cpus;
     let equal = candidates.iter().filter(|one| one.relief.cpus >= NEARLY * most);
-    let order = |vm: &Measurement| {
-        let memory = vm.workload.as_deref().and_then(|workload| workload.memory_request);
-        (last != Some(vm.cgroup.id), memory.unwrap_or(u64::MAX), vm.cgroup.id)
+    let order = |Candidate { cgroup, workload, .. }: &Candidate<'_>| {
+        (last != Some(cgroup.id), workload.memory_request.unwrap_or(u64::MAX), cgroup.id)
     };
-    equal.map(|one| one.vm).min_by_key(|vm| order(vm))
+    equal.copied().min_by_key(order)
 }
 
 fn is_movable(workload: &Workload, min_age: Duration, now: Timestamp) -> bool {
@@ -110,7 +108,6 @@ mod tests {
     use super::*;
     use crate::clock::Moment;
     use crate::clock::now;
-    use crate::kernel::cgroup_tree::Cgroup;
     use crate::measured_vms::{measured_vm, tick_of_vms};
     use crate::score::{NodeScore, Resource, Scorer};
     use crate::waiting::Ratio;
