@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::window::{Reach, Slow, SlowNode, Window};
-use crate::contract::{Basis, ContractError, Freshness, NodeDemand, NodePressure, Prefix};
+use crate::contract::{Basis, Freshness, NodeDemand, NodePressure, Prefix};
 
 /// The states of a Node's value, as the metric label `standing` names them. A value that is `new` has
 /// been known for less than half of the window. One that is `malformed` was not written by an agent,
@@ -20,7 +20,8 @@ pub type NodeView = Result<SlowNode, &'static str>;
 
 #[derive(Debug)]
 struct Node {
-    published: Result<Option<NodePressure>, ContractError>,
+    /// The value that its annotations have, or why there is none: `missing` or `malformed`.
+    published: Result<NodePressure, &'static str>,
     /// Whether the value was dated in the future when it arrived. It then stays unusable, even
     /// after that date.
     is_from_future: bool,
@@ -65,12 +66,13 @@ impl Table {
 
     pub fn apply(&mut self, name: String, annotations: &BTreeMap<String, String>, now: Timestamp) {
         let published = NodePressure::from_annotations(&self.prefix, annotations);
+        let published = published.map_err(|_| "malformed").and_then(|value| value.ok_or("missing"));
         let nodes = self.nodes.get_or_insert_default();
         // Most changes of a Node do not concern these annotations.
         if nodes.get(&name).is_some_and(|before| before.published == published) {
             return;
         }
-        let value = published.as_ref().ok().copied().flatten();
+        let value = published.ok();
         let usable =
             value.filter(|value| value.freshness(now, self.reach.stale_after) != Freshness::Future);
         let mut window = nodes.remove(&name).map(|before| before.window).unwrap_or_default();
@@ -107,11 +109,7 @@ impl Table {
 
     /// The basis of a value that may be used now, or why the value may not be used.
     fn basis_now(&self, node: &Node, now: Timestamp) -> Result<Basis, &'static str> {
-        let value = match &node.published {
-            Ok(Some(value)) => value,
-            Ok(None) => return Err("missing"),
-            Err(_) => return Err("malformed"),
-        };
+        let value = node.published?;
         match value.freshness(now, self.reach.stale_after) {
             Freshness::Fresh { .. } if !node.is_from_future => Ok(value.basis),
             Freshness::Fresh { .. } | Freshness::Future => Err("future"),
