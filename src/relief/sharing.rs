@@ -14,26 +14,22 @@ pub(super) struct Want {
 /// weight get CPUs first, until they have as many as the next ones, or their `most`. Returns the
 /// CPUs of each, with its `least`.
 pub(super) fn fair_shares(wants: &[Want], cpus: f64) -> Vec<f64> {
-    let level = level(wants, cpus);
-    let share = |want: &Want| (want.weight * level).max(want.least).min(want.most.max(want.least));
-    wants.iter().map(share).collect()
-}
-
-/// CPUs per unit of weight at which all CPUs are distributed.
-fn level(wants: &[Want], cpus: f64) -> f64 {
     let begin = wants.iter().map(|want| (want.least / want.weight, want.weight));
     let end = wants.iter().map(|want| (want.most.max(want.least) / want.weight, -want.weight));
     let mut changes: Vec<(f64, f64)> = begin.chain(end).collect();
     changes.sort_by(|a, b| a.0.total_cmp(&b.0));
+    // CPUs per unit of weight. It rises until all CPUs are distributed.
     let (mut level, mut growing, mut left) = (0.0, 0.0, cpus);
     for (next, weight) in changes {
         let taken = growing * (next - level);
         if taken > left {
-            return level + left / growing;
+            level += left / growing;
+            break;
         }
         (level, growing, left) = (next, growing + weight, left - taken);
     }
-    level
+    let share = |want: &Want| (want.weight * level).max(want.least).min(want.most.max(want.least));
+    wants.iter().map(share).collect()
 }
 
 #[cfg(test)]
