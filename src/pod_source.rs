@@ -27,12 +27,8 @@ type Sender = watch::Sender<Option<Arc<PodIndex>>>;
 
 /// The client of the API server; `None` unless pods come from a cluster. Sends no request.
 pub async fn connect(source: &SourceFlags) -> anyhow::Result<Option<OwnNode>> {
-    match source.pods() {
-        PodSource::Standalone | PodSource::File(_) => Ok(None),
-        PodSource::Cluster(name) => {
-            OwnNode::connect(source.api.kubeconfig.as_ref(), name).await.map(Some)
-        }
-    }
+    let PodSource::Cluster(name) = source.pods() else { return Ok(None) };
+    OwnNode::connect(source.api.kubeconfig.as_ref(), name).await.map(Some)
 }
 
 /// Starts to follow the pods, those of `node` where the source is a cluster. Doesn't wait for the
@@ -48,7 +44,7 @@ pub fn follow(
     if let Some(node) = node {
         sender.send_replace(Some(Arc::default()));
         tracing::info!(node = %node.name, "Waiting for the API server to list the pods");
-        tokio::spawn(apply(node.watch_pods(), index, sender, metrics));
+        tokio::spawn(apply(node.pods().events(), index, sender, metrics));
     } else if let PodSource::File(path) = source.pods() {
         let modified = modified(&path);
         index.replace(&read_file(&path)?);
@@ -107,7 +103,7 @@ pub async fn list(
 ) -> anyhow::Result<Option<PodIndex>> {
     let pods = match (source.pods(), node) {
         (_, Some(node)) => {
-            let (pods, skipped) = node.list_pods().await.context("cannot list the pods")?;
+            let (pods, skipped) = node.pods().list().await.context("cannot list the pods")?;
             for error in skipped {
                 tracing::warn!(%error, "Cannot decode a pod, which is skipped");
             }

@@ -69,7 +69,7 @@ struct Identified {
 }
 
 /// A watch of those objects of a path that `params` select. `read` decodes one.
-pub(super) struct Watch<R> {
+pub struct Watch<R> {
     client: Client,
     path: &'static str,
     params: ListParams,
@@ -109,7 +109,7 @@ impl<T: Send, R: Fn(&[u8]) -> serde_json::Result<T> + Sync> Watch<R> {
     }
 
     /// The events, which never end.
-    pub(super) fn events(self) -> impl Stream<Item = WatchEvent<T>> {
+    pub fn events(self) -> impl Stream<Item = WatchEvent<T>> {
         stream::unfold((self, VecDeque::new()), async |(mut watch, mut events)| {
             while events.is_empty() {
                 if let Err(error) = watch.advance(&mut events).await {
@@ -122,7 +122,7 @@ impl<T: Send, R: Fn(&[u8]) -> serde_json::Result<T> + Sync> Watch<R> {
     }
 
     /// Lists the objects. Returns also why others cannot be decoded.
-    pub(super) async fn list(&mut self) -> Result<(Vec<T>, Vec<String>), CallError> {
+    pub async fn list(&mut self) -> Result<(Vec<T>, Vec<String>), CallError> {
         let list = if self.partial { Request::list_metadata } else { Request::list };
         let request = list(&Request::new(self.path), &self.params);
         let read = |item: &[u8]| object(&self.read, item);

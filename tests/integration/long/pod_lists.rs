@@ -73,7 +73,7 @@ impl Scene {
     async fn list(&self, number: usize) {
         let api = ApiClient::new(self.client.clone());
         let node = OwnNode { api, name: format!("node-{}", number % NODES) };
-        let (pods, skipped) = node.list_pods().await.unwrap();
+        let (pods, skipped) = node.pods().list().await.unwrap();
         assert_eq!((pods.len(), skipped.len()), (PODS / NODES, 0));
     }
 }
