@@ -168,7 +168,7 @@ impl Assessor {
         let idle = (f64::from(node.cpus) - used - others).max(0.0);
         let smt_overlap = self.smt_overlap.mean().unwrap_or(0.0);
         // Of containers, too, which are not among the demands.
-        let (memory_now, _) = node.memory(None);
+        let memory_now = node.memory(None).memory;
         let node = Node { idle, demands, smt_overlap, ..node.clone() };
         Some(SlowAssessment {
             headroom_cpus: if memory_now < self.medium {

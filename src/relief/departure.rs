@@ -18,7 +18,7 @@ pub(super) struct Departures<'a> {
 impl<'a> Departures<'a> {
     /// `now` is the contention of the node as it is.
     pub(super) fn new(node: &'a Node, now: Contention) -> Self {
-        let (_, memory_waiting) = node.memory(None);
+        let memory_waiting = node.memory(None).waiting;
         Self { node, now, memory_waiting, cpusets: node.cpusets(), queue: queueing(node) }
     }
 
@@ -29,9 +29,9 @@ impl<'a> Departures<'a> {
     pub(super) fn without(&self, gone: &Demand) -> (Contention, f64) {
         let memory = self.node.memory(Some(gone));
         if gone.is_idle() {
-            let relief_cpus = (self.memory_waiting - memory.1).max(0.0);
+            let relief_cpus = (self.memory_waiting - memory.waiting).max(0.0);
             let waiting = self.now.waiting - relief_cpus;
-            return (Contention { memory: memory.0, waiting, ..self.now }, relief_cpus);
+            return (Contention { cpu: self.now.cpu, waiting, ..memory }, relief_cpus);
         }
         let stay = self.queue.iter().filter(|one| !std::ptr::eq(one.demand, gone));
         let mut stay: Vec<Allocation<'_>> = stay.copied().collect();

@@ -149,7 +149,7 @@ impl Node {
     /// Whether the level is `medium` or higher with this waiting for CPUs.
     fn is_medium(&self, waits: &[Wait], medium: f64) -> bool {
         let cpu = WorstHalf::of_cpu(Level::Medium, waits, self.steal).contention;
-        cpu.max(self.memory(None).0) >= medium
+        cpu.max(self.memory(None).memory) >= medium
     }
 
     /// The waiting for CPUs with this number of added vCPUs that are always busy. They have the
@@ -203,25 +203,20 @@ impl Node {
         busy.map(|demand| Allocation { demand, cpus: demand.used, queueing: 0.0 }).collect()
     }
 
-    /// The contention of these demands for CPUs, with this memory contention, and this waiting for
-    /// memory.
-    pub(super) fn contention_of(
-        &self,
-        all: &[Allocation<'_>],
-        (memory, for_memory): (f64, f64),
-    ) -> Contention {
+    /// The contention of these demands for CPUs, in addition to that for memory alone.
+    pub(super) fn contention_of(&self, all: &[Allocation<'_>], memory: Contention) -> Contention {
         let waits = waits(all);
-        let waiting = for_memory + waits.iter().map(|wait| wait.cpus).sum::<f64>();
+        let waiting = memory.waiting + waits.iter().map(|wait| wait.cpus).sum::<f64>();
         let cpu = WorstHalf::of_cpu(Level::Low, &waits, self.steal).contention;
-        Contention { cpu, memory, waiting }
+        Contention { cpu, waiting, ..memory }
     }
 
-    /// Memory contention, and the CPUs' worth of waiting for memory, predicted without a demand that
-    /// leaves: those of the others decrease by the share of memory that is freed.
-    pub(super) fn memory(&self, leaving: Option<&Demand>) -> (f64, f64) {
+    /// The contention for memory alone, predicted without a demand that leaves: that of the others
+    /// decreases by the share of memory that is freed.
+    pub(super) fn memory(&self, leaving: Option<&Demand>) -> Contention {
         let scored = || self.demands.iter().filter(|demand| demand.is_scored);
         if scored().all(|demand| demand.memory_waiting == 0.0) {
-            return (0.0, 0.0);
+            return Contention::default();
         }
         let gone = leaving.filter(|demand| demand.is_scored);
         let freed = gone.map_or(0.0, Demand::bytes) / scored().map(Demand::bytes).sum::<f64>();
@@ -232,7 +227,8 @@ impl Node {
             Some(Wait::of_stall(Ratio::ZERO, Ratio::ZERO, share, demand.bytes()))
         });
         let waits: Vec<Wait> = waits.collect();
-        (WorstHalf::of(&waits).contention, waiting * (1.0 - freed))
+        let memory = WorstHalf::of(&waits).contention;
+        Contention { cpu: 0.0, memory, waiting: waiting * (1.0 - freed) }
     }
 
     /// The cpuset of a demand; `None` if it is the whole node.
