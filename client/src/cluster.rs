@@ -6,7 +6,6 @@ mod lease;
 pub mod list_items;
 mod migrations;
 mod nodes;
-mod pods;
 mod reviews;
 mod streamed_list;
 mod watch;
