@@ -69,11 +69,15 @@ pub trait Service: Send + Sync + 'static {
     fn respond(&self, request: Request, peer: IpAddr) -> impl Future<Output = Response> + Send;
 }
 
-/// The responses of a service of any type, so that the binary has one copy of the server's code.
-type Respond = dyn Fn(Request, IpAddr) -> BoxFuture<'static, Response> + Send + Sync;
+/// The responses of a service of any type, so that the binary has one copy of the server's code. The last argument:
+/// whether the connection is plain although the server has TLS.
+type Respond = dyn Fn(Request, IpAddr, bool) -> BoxFuture<'static, Response> + Send + Sync;
 
-fn responses_of(service: Arc<impl Service>) -> Arc<Respond> {
-    Arc::new(move |request, peer| {
+fn responses_of(service: Arc<impl Service>, only_probes: bool) -> Arc<Respond> {
+    Arc::new(move |request, peer, is_plain| {
+        if let Some((status, reason)) = refusal(peer, request.uri().path(), is_plain, only_probes) {
+            return ready(text(status, reason)).boxed();
+        }
         let service = Arc::clone(&service);
         async move { service.respond(request, peer).await }.boxed()
     })
@@ -107,11 +111,11 @@ impl Server {
     /// Serves until `stop` completes, then lets responses in progress finish.
     pub(crate) async fn serve(self, service: Arc<impl Service>, stop: impl Future<Output = ()>) {
         let Self { listener, probes, tls, .. } = self;
-        let respond = responses_of(service);
         if let Some(probes) = probes {
-            tokio::spawn(accept(probes, None, true, Arc::clone(&respond), pending()));
+            let respond = responses_of(Arc::clone(&service), true);
+            tokio::spawn(accept(probes, None, respond, pending()));
         }
-        accept(listener, tls, false, respond, stop).await;
+        accept(listener, tls, responses_of(service, false), stop).await;
     }
 }
 
@@ -119,7 +123,6 @@ impl Server {
 async fn accept(
     listener: TcpListener,
     tls: Option<Tls>,
-    only_probes: bool,
     respond: Arc<Respond>,
     stop: impl Future<Output = ()>,
 ) {
@@ -139,13 +142,8 @@ async fn accept(
                 is_failing = false;
                 let peer = address.ip().to_canonical();
                 let activity = Activity::new();
-                let connection = Connection {
-                    peer,
-                    only_probes,
-                    respond: Arc::clone(&respond),
-                    activity: activity.clone(),
-                    watcher: graceful.watcher(),
-                };
+                let (respond, watcher) = (Arc::clone(&respond), graceful.watcher());
+                let connection = Connection { peer, respond, activity: activity.clone(), watcher };
                 let task = tokio::spawn(connection.open(stream, tls.clone()));
                 places.take(Place { peer, activity, task: task.abort_handle() });
             }
@@ -222,7 +220,6 @@ async fn open(stream: TcpStream, tls: Option<Tls>) -> std::io::Result<(Box<dyn S
 /// Serves the requests of one connection.
 struct Connection {
     peer: IpAddr,
-    only_probes: bool,
     respond: Arc<Respond>,
     activity: Activity,
     watcher: Watcher,
@@ -239,13 +236,10 @@ impl Connection {
     }
 
     async fn serve(self, stream: impl Stream, is_plain: bool) {
-        let Self { peer, only_probes, respond, activity, watcher } = self;
+        let Self { peer, respond, activity, watcher } = self;
         let service = service_fn(|request: Request| {
             let in_progress = activity.begin_request();
-            let response = match refusal(peer, request.uri().path(), is_plain, only_probes) {
-                Some((status, reason)) => ready(text(status, reason)).boxed(),
-                None => respond(request, peer),
-            };
+            let response = respond(request, peer, is_plain);
             async move { Ok::<_, Infallible>(holding(response.await, in_progress)) }
         });
         let connection = http1::Builder::new()

@@ -27,9 +27,9 @@ impl Client<DuplexStream> {
     fn connect(length: usize) -> Self {
         let (client, server) = duplex(1024);
         let graceful = GracefulShutdown::new();
-        let (respond, activity) = (responses_of(Zeros(length).into()), Activity::new());
+        let (respond, activity) = (responses_of(Zeros(length).into(), false), Activity::new());
         let (peer, watcher) = (Ipv4Addr::LOCALHOST.into(), graceful.watcher());
-        let connection = Connection { peer, only_probes: false, respond, activity, watcher };
+        let connection = Connection { peer, respond, activity, watcher };
         tokio::spawn(async move {
             connection.serve(server, false).await;
             drop(graceful);
