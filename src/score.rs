@@ -30,6 +30,9 @@ pub fn basis(source: CpuSource) -> Basis {
     }
 }
 
+/// Share of all demand whose waiting may be unknown: with more, the mean of the others says too little.
+const UNKNOWN: f64 = 0.25;
+
 /// CPU ready or memory contention from which a workload counts as waiting, 0 to 1.
 const WAITING: f64 = 0.05;
 
@@ -297,13 +300,14 @@ fn worst_half(resource: Resource, tick: &Tick, steal: f64) -> Result<f64, Absenc
         return Err(Absence::NothingToScore);
     }
     let known = known(resource, tick);
-    let unknown = waits().filter_map(WaitResult::err).map(|unknown| unknown.most_demand).sum();
+    let unknown: f64 = waits().filter_map(WaitResult::err).map(|wait| wait.most_demand).sum();
     let is_empty = known.is_empty();
     let worst = match resource {
         Resource::Cpu => WorstHalf::of_cpu(Level::Low, &known, steal),
         Resource::Memory | Resource::Io => WorstHalf::of(&known),
     };
-    if is_empty && waits().len() > 0 || worst.is_undecided_by(unknown) {
+    let is_undecided = unknown > 0.0 && unknown >= UNKNOWN * (worst.demand + unknown);
+    if is_empty && waits().len() > 0 || is_undecided {
         return Err(Absence::HiddenContainers);
     }
     if resource == Resource::Io && worst.demand == 0.0 && waits().len() > 0 {

@@ -12,9 +12,6 @@ const HALF: f64 = 0.5;
 /// a move.
 const LEAST_CPUS: f64 = 0.5;
 
-/// Share of all demand whose waiting may be unknown.
-const UNKNOWN: f64 = 0.25;
-
 /// The waiting of a node's workloads for one resource.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WorstHalf {
@@ -35,7 +32,10 @@ impl WorstHalf {
     pub fn of_cpu(level: Level, waits: &[Wait], steal: f64) -> Self {
         // Of any demand, even none, the quotient by 0 is not less than 1.
         let part = |wait: &Wait| (wait.demand / level.full_demand()).min(1.0);
-        Self::of_at_least(LEAST_CPUS, waits, part).with_steal(steal)
+        let Self { contention, demand } = Self::of_at_least(LEAST_CPUS, waits, part);
+        // Steal delays the part of the demand that does not wait for this node.
+        let delayed = steal * (demand * HALF / LEAST_CPUS).min(1.0);
+        Self { contention: 1.0 - (1.0 - contention) * (1.0 - delayed), demand }
     }
 
     /// The contention of a workload counts by its `part`, 0 to 1.
@@ -53,18 +53,6 @@ impl WorstHalf {
         }
         let contention = if half > 0.0 { (sum / half).clamp(0.0, 1.0) } else { 0.0 };
         Self { contention, demand }
-    }
-
-    /// Steal delays the part of the demand that does not wait for this node.
-    fn with_steal(self, steal: f64) -> Self {
-        let demanded = (self.demand * HALF / LEAST_CPUS).min(1.0);
-        let contention = 1.0 - (1.0 - self.contention) * (1.0 - steal * demanded);
-        Self { contention, ..self }
-    }
-
-    /// Whether the waiting of so much demand is unknown that the mean of the others says too little.
-    pub fn is_undecided_by(&self, unknown: f64) -> bool {
-        unknown > 0.0 && unknown >= UNKNOWN * (self.demand + unknown)
     }
 }
 
