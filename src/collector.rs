@@ -48,10 +48,10 @@ use crate::waiting::readings::{Readings, Threads};
 use crate::waiting::series::{PressureReadings, Window, lately};
 use crate::waiting::{CpuSource, Measurement, Population, pressure_scale};
 use export::read_stats;
+pub use node::MIN_PRESSURE_INTERVAL;
 use node::NodeReader;
 use population::{Kind, Member, Selector, Workloads, workloads};
 use processes::ProcessFinder;
-pub use state::MIN_PRESSURE_INTERVAL;
 use state::States;
 
 /// Longest time between two scrapes of everything for which rates are computed. Rates of a longer one would be

@@ -1,9 +1,9 @@
 //! Reads the node's own files, and the cgroups above all pods.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::population::above_pods;
-use super::state::is_fresh;
 use crate::cgroup_path::Place;
 use crate::kernel::cgroup_dir::{CgroupDir, Resource};
 use crate::kernel::cgroup_tree::CgroupTree;
@@ -15,6 +15,15 @@ use crate::waiting::files::Files;
 use crate::waiting::node::NodeReadings;
 use crate::waiting::reader::limit_hits;
 use crate::waiting::series::PressureReadings;
+
+/// Minimum time between two reads of the same pressure file, by either pass. Each read ends one of
+/// the kernel's averaging windows, in which a CPU that was busy for less than a jiffy is ignored.
+pub const MIN_PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Whether a pressure file was read too recently to be read again.
+pub(super) fn is_fresh(read_at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(read_at) < MIN_PRESSURE_INTERVAL
+}
 
 #[derive(Debug)]
 pub(super) struct NodeReader {

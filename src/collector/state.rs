@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::node::NodeReader;
+use super::node::{NodeReader, is_fresh};
 use super::threads::ContainerThreads;
 use crate::clock::Moment;
 use crate::identity::Workload;
@@ -18,10 +18,6 @@ use crate::waiting::files::Files;
 use crate::waiting::reader::Dirs;
 use crate::waiting::readings::{CpuCounters, Readings, Threads};
 use crate::waiting::series::{PressureReadings, Reading, Window};
-
-/// Minimum time between two reads of the same pressure file, by either pass. Each read ends one of
-/// the kernel's averaging windows, in which a CPU that was busy for less than a jiffy is ignored.
-pub const MIN_PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Boxed, since the map has up to twice as many slots as cgroups.
 pub(super) type States = HashMap<CgroupId, Box<CgroupState>>;
@@ -166,11 +162,6 @@ fn since(at: Instant) -> Box<Readings> {
         cpu: Window { before: None, last: Some(Reading { at, value: counters }) },
         ..Readings::default()
     })
-}
-
-/// Whether a pressure file was read too recently to be read again.
-pub(super) fn is_fresh(read_at: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(read_at) < MIN_PRESSURE_INTERVAL
 }
 
 #[cfg(test)]
