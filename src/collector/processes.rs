@@ -69,6 +69,9 @@ impl ProcessFinder {
         for (_, state) in states.iter_mut().filter(|(id, _)| !followed.contains(id)) {
             state.threads = ContainerThreads::default();
         }
+        // Since `kernel.task_delayacct` was switched off, threads show zeros.
+        let shows_zeros = !node.proc.counts_run_delay();
+        self.scanned_at = self.scanned_at.filter(|_| !shows_zeros);
         let age = |at| now.saturating_duration_since(at);
         let mut is_due = self.scanned_at.is_none_or(|at| age(at) >= SCAN_INTERVAL);
         for Member { dir, .. } in &containers {
@@ -79,16 +82,9 @@ impl ProcessFinder {
             }
             is_due |= is_young(*threads.since.get_or_insert(now), now);
             is_due |= std::mem::take(&mut threads.ended);
+            threads.hidden |= shows_zeros;
         }
-        // Since `kernel.task_delayacct` was switched off, threads show zeros.
-        if !node.proc.counts_run_delay() {
-            self.scanned_at = None;
-            for Member { dir, .. } in &containers {
-                states.entry(dir.cgroup.id).or_default().threads.hidden = true;
-            }
-            return;
-        }
-        if !is_due {
+        if shows_zeros || !is_due {
             return;
         }
         self.scanned_at = Some(now);
@@ -130,9 +126,8 @@ impl ProcessFinder {
             })
             .collect();
         let own = self.own_container.filter(|own| owners.values().any(|(_, id)| id == own));
-        let scored = containers.iter().filter_map(|member| states.get(&member.dir.cgroup.id));
-        let known: HashSet<TaskId> =
-            scored.flat_map(|state| state.threads.processes.keys().copied()).collect();
+        let known = states.values().flat_map(|state| state.threads.processes.keys());
+        let known: HashSet<TaskId> = known.copied().collect();
         let mut first_error = None;
         for id in ids {
             if known.contains(&id) || self.others.get(&id) == Some(&true) {
