@@ -29,8 +29,11 @@ fn mounts_of(mountinfo: &[u8], file_system: &str) -> Vec<MountInfo> {
     mounts.filter(|mount| mount.fs_type == file_system).collect()
 }
 
+/// mountinfo escapes space, tab, newline and backslash as a backslash and three octal digits.
 fn path_of(mount: &MountInfo) -> PathBuf {
-    unescape(&mount.mount_point.to_string_lossy()).into()
+    let escaped = mount.mount_point.to_string_lossy().into_owned();
+    let codes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    codes.into_iter().fold(escaped, |text, (code, plain)| text.replace(code, plain)).into()
 }
 
 /// The options of the mounted `/proc` at this path, such as `hidepid=invisible,gid=7`, if they hide
@@ -52,13 +55,6 @@ pub fn hiding_options(mountinfo: &[u8], proc_root: &Path, groups: &[u32]) -> Opt
 fn levels_above(top: &str) -> Option<usize> {
     let mut parts = top.split('/').filter(|part| !part.is_empty());
     parts.try_fold(0, |levels, part| (part == "..").then_some(levels + 1))
-}
-
-/// mountinfo escapes space, tab, newline and backslash as a backslash and three octal digits.
-fn unescape(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .into_iter()
-        .fold(text.to_owned(), |text, (code, plain)| text.replace(code, plain))
 }
 
 #[cfg(test)]
