@@ -81,9 +81,9 @@ fn check_host(config: &CheckConfig) -> Findings {
         let errors = tree.follow(clock::now().at);
         findings.push(("cgroups", cgroups(tree.count(), &errors)));
         if psi_is_on {
-            findings.push(("cgroup PSI", cgroup_pressure(&tree)));
+            findings.push(("cgroup PSI", cgroup_pressure(&tree, &host.root)));
         }
-        findings.push(("controls", controllers(tree.root())));
+        findings.push(("controls", controllers(&host.root)));
         findings.push(("pods", Ok(pods(&tree))));
         findings.extend(score(config, host, listed.as_ref()));
     }
@@ -137,7 +137,7 @@ fn cgroups(count: usize, errors: &[ReadError]) -> Finding {
     }
 }
 
-fn cgroup_pressure(tree: &CgroupTree) -> Finding {
+fn cgroup_pressure(tree: &CgroupTree, root: &CgroupRoot) -> Finding {
     let error = |dir| Some((dir, CgroupDir::pressure(dir, Resource::Cpu).err()?));
     let mut errors: Vec<(&CgroupDir, ReadError)> = tree.dirs().filter_map(error).collect();
     // The files of a cgroup that is alive vanish when PSI is off for it.
@@ -153,7 +153,7 @@ fn cgroup_pressure(tree: &CgroupTree) -> Finding {
         );
     }
     let first = &dir.cgroup.path;
-    let file = tree.root().full_path(first).join("cgroup.pressure");
+    let file = root.full_path(first).join("cgroup.pressure");
     warn(
         format!("off for {alike} of {count} cgroups, such as {first}"),
         format!("echo 1 > '{}'", file.display().to_string().replace('\'', r"'\''")),

@@ -64,10 +64,6 @@ impl CgroupTree {
         Self { root, whole, nodes, rescanned_at: None, handles, errors }
     }
 
-    pub fn root(&self) -> &Arc<CgroupRoot> {
-        &self.root
-    }
-
     /// Updates the tree, and returns the errors. On cgroupfs the link count of a directory is the number of its
     /// children plus 2. Other file systems do not guarantee it, so their directories are always listed.
     pub fn follow(&mut self, now: Instant) -> Vec<ReadError> {
