@@ -63,29 +63,29 @@ impl NodeReadings {
         share(&before.all, &last.all, ticks)
     }
 
+    /// Share of the time of one CPU.
+    fn share_of(&self, cpu: u32, ticks: fn(&Ticks) -> u64) -> Option<f64> {
+        let (before, last) = self.cpu_times.both()?;
+        share(before.each.get(&cpu)?, last.each.get(&cpu)?, ticks).map(Ratio::get)
+    }
+
     /// CPUs of this set that were not idle, on average. `None` unless all of them are online.
     pub(super) fn busy_cpus(&self, set: &CpuSet) -> Option<f64> {
-        let (before, last) = self.cpu_times.both()?;
-        let of_set = || last.each.iter().filter(|(cpu, _)| set.contains(**cpu));
-        if of_set().count() < set.count() as usize {
+        let (_, last) = self.cpu_times.both()?;
+        let of_set = last.each.keys().filter(|cpu| set.contains(**cpu));
+        if of_set.clone().count() < set.count() as usize {
             return None;
         }
-        let busy = of_set().map(|(cpu, last)| {
-            let not_idle = share(before.each.get(cpu)?, last, |ticks| ticks.busy + ticks.steal)?;
-            Some(not_idle.get())
-        });
-        busy.sum()
+        of_set.map(|cpu| self.share_of(*cpu, |ticks| ticks.busy + ticks.steal)).sum()
     }
 
     /// CPUs that are busy beside another one of their core (SMT), on average: of each core, those beyond the
     /// first. The kernel counts each CPU for itself, so they count as busy independently of each other.
     pub fn smt_overlap(&self) -> Option<f64> {
-        let (before, last) = self.cpu_times.both()?;
+        // Without them, it is not known that no CPU is busy.
+        self.cpu_times.both()?;
         let cores = self.cores.as_ref().filter(|cores| !cores.is_empty())?;
-        let busy = |cpu: &u32| {
-            let busy = share(before.each.get(cpu)?, last.each.get(cpu)?, |ticks| ticks.busy)?;
-            Some(busy.get())
-        };
+        let busy = |cpu: &u32| self.share_of(*cpu, |ticks| ticks.busy);
         let overlap = |core: &Vec<u32>| -> f64 {
             let busy: Vec<f64> = core.iter().filter_map(busy).collect();
             let is_idle: f64 = busy.iter().map(|busy| 1.0 - busy).product();
