@@ -64,10 +64,8 @@ pub(super) fn throttled(readings: &Readings) -> Option<f64> {
 /// CPUs that the quota leaves unused: a container that gets all that its quota allows does not wait
 /// because of the node. Infinite without a quota.
 pub(super) fn quota_left(readings: &Readings) -> Option<f64> {
-    match readings.limits()?.quota {
-        Some(quota) => Some((quota - usage(readings)?).max(0.0)),
-        None => Some(f64::INFINITY),
-    }
+    let Some(quota) = readings.limits()?.quota else { return Some(f64::INFINITY) };
+    Some((quota - usage(readings)?).max(0.0))
 }
 
 /// CPUs that all others took, of the container's own CPUs: it can't wait for more because of the node. The

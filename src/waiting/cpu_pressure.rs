@@ -40,11 +40,8 @@ pub fn pressure_scale<'a>(all: impl Iterator<Item = &'a Readings>, node: &NodeRe
             } else if let Some(bounds) = Bounds::of(readings, cpus) {
                 least += bounds.least;
                 explained += bounds.throttled;
-            } else {
+            } else if readings.pressure.cpu.value().is_some() {
                 // Where a cgroup's pressure is off, its waiting counts as that of the others.
-                if readings.pressure.cpu.value().is_none() {
-                    continue;
-                }
                 let (some, limits) = (readings.pressure.cpu.some()?, readings.limits()?);
                 if limits.quota.is_some() {
                     // Its pressure is an average over the CPUs on which it is active.
