@@ -142,7 +142,7 @@ impl<'a> Workloads<'a> {
     pub(super) fn dirs(&self, container: &'a CgroupDir) -> Dirs<'a> {
         if let Place::Pod(pod) = &container.cgroup.place {
             let pod = self.pods.get(&*pod.uid).map(|(dir, _)| *dir);
-            return Dirs { container, pod, is_unit: false, outside: Vec::new() };
+            return Dirs { container, pod, outside: None };
         }
         let path = Path::new(&*container.cgroup.path);
         let nested = path.join("libvirt");
@@ -150,8 +150,8 @@ impl<'a> Workloads<'a> {
         let is_slice = |path: &Path| path.extension().is_some_and(|name| name == "slice");
         let above = path.ancestors().skip(1).filter(|path| !is_slice(path));
         let outside = above.chain([&*nested]).filter_map(|path| self.tree.dir(path.to_str()?));
-        let outside = outside.filter(|dir| dir.cgroup.place == Place::Host).collect();
-        Dirs { container, pod: None, is_unit: true, outside }
+        let outside = outside.filter(|dir| dir.cgroup.place == Place::Host);
+        Dirs { container, pod: None, outside: Some(outside.collect()) }
     }
 }
 

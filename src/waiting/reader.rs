@@ -20,15 +20,13 @@ use crate::kernel::limits::CpuMax;
 pub(crate) struct Dirs<'a> {
     pub(crate) container: &'a CgroupDir,
     pub(crate) pod: Option<&'a CgroupDir>,
-    /// Whether it is outside pods.
-    pub(crate) is_unit: bool,
-    /// Of a unit: the cgroups above, the nearest first, and the one in which libvirt sets a machine's limits.
-    pub(crate) outside: Vec<&'a CgroupDir>,
+    /// Of what is outside pods: the cgroups above, the nearest first, and the one in which libvirt sets a machine's limits.
+    pub(crate) outside: Option<Vec<&'a CgroupDir>>,
 }
 
 impl<'a> Dirs<'a> {
     fn others(&self) -> impl Iterator<Item = &'a CgroupDir> {
-        self.pod.into_iter().chain(self.outside.iter().copied())
+        self.pod.into_iter().chain(self.outside.iter().flatten().copied())
     }
 
     fn each(&self) -> impl Iterator<Item = &'a CgroupDir> {
@@ -127,7 +125,7 @@ fn read_limits(dirs: &Dirs<'_>) -> Result<CpuLimits, ReadError> {
         quota: maxima.into_iter().flatten().filter_map(CpuMax::cpus).reduce(f64::min),
         cpus: cpuset.map(Arc::new),
         weight: dirs.pod.unwrap_or(dirs.container).cpu_weight()?,
-        is_unit: dirs.is_unit,
+        is_unit: dirs.outside.is_some(),
     })
 }
 
