@@ -103,13 +103,10 @@ impl Measurement {
         let cpu = cpu.ok_or_else(|| Unknown { most_demand: most_demand() });
         let (usage, beside) = (cpu_limits::usage(readings), cpu_limits::used_beside(readings));
         // While a VM does not wait, its usage is read rarely, and the times of its vCPUs at each tick.
-        let used = match threads {
-            None => usage,
-            Some(ThreadTimes { ran, .. }) => Some(match beside {
-                Some(beside) => ran + beside,
-                None => usage.unwrap_or(0.0).max(ran),
-            }),
-        };
+        let used = threads.map_or(usage, |ThreadTimes { ran, .. }| {
+            let by_all = beside.map(|beside| ran + beside);
+            by_all.or(Some(usage.unwrap_or(0.0).max(ran)))
+        });
         Self {
             cgroup: Arc::clone(cgroup),
             workload,

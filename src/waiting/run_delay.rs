@@ -6,7 +6,7 @@ use super::wait::{NEGLIGIBLE, Wait};
 use super::{cpu_limits, series::Ratio};
 
 /// CPU time of a container's threads in one window, all together.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct ThreadTimes {
     /// CPUs that they ran on, on average.
     pub(super) ran: f64,
@@ -25,8 +25,7 @@ impl ThreadTimes {
         let Threads::Read { threads, .. } = &readings.threads else { return None };
         let mut known = threads.iter().filter_map(rates).peekable();
         let is_known = threads.is_empty() || known.peek().is_some();
-        let none = Self { ran: 0.0, delayed: 0.0, undelayed: 0.0, variance: 0.0 };
-        let all = known.fold(none, |all, (ran, delayed)| {
+        let all = known.fold(Self::default(), |all, (ran, delayed)| {
             let share = undelayed(ran, delayed);
             Self {
                 ran: all.ran + ran,
