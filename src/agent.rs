@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use tokio::sync::{Semaphore, oneshot, watch};
 
-use crate::client::cluster::{OwnNode, block_on};
+use crate::client::cluster::block_on;
 use crate::config::{Auth, RunConfig};
 use crate::export::http::{AgentService, MOST_SNAPSHOTS};
 use crate::host::{Finding, Host, node_identity};
@@ -43,7 +43,14 @@ async fn start(
     let node = pod_source::connect(source).await?;
     let authenticator = match config.auth {
         Auth::None => None,
-        Auth::Kubernetes => Some(authenticator(node.as_ref(), &metrics)?),
+        Auth::Kubernetes => {
+            let node = node.as_ref().context("there is no API server to review tokens")?;
+            let of_reviews = Arc::clone(&metrics);
+            let report = move |outcome: Outcome<'_>| of_reviews.token_reviewed(outcome);
+            let authenticator = Authenticator::new(node.api.clone(), report)
+                .context("cannot authenticate clients: the system provides no random numbers")?;
+            Some(Arc::new(authenticator))
+        }
     };
     let pods = pod_source::follow(source, node.clone(), &metrics)?;
     let sampler =
@@ -70,18 +77,6 @@ async fn start(
         authenticator,
     };
     Ok((server, Arc::new(service), ticks))
-}
-
-fn authenticator(
-    node: Option<&OwnNode>,
-    metrics: &Arc<OwnMetrics>,
-) -> anyhow::Result<Arc<Authenticator>> {
-    let node = node.context("there is no API server to review tokens")?;
-    let metrics = Arc::clone(metrics);
-    let report = move |outcome: Outcome<'_>| metrics.token_reviewed(outcome);
-    let authenticator = Authenticator::new(node.api.clone(), report)
-        .context("cannot authenticate clients: the system provides no random numbers")?;
-    Ok(Arc::new(authenticator))
 }
 
 /// The text of a finding. A fatal problem is only logged: an agent that exited would be restarted
