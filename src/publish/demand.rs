@@ -9,6 +9,7 @@ use crate::waiting::Population;
 
 /// The demand of a node of a cluster, with the candidates that it has while it is contended; `None` with
 /// too little history, and where units are scored.
+#[allow(clippy::cast_possible_truncation, reason = "headroom is at least 0, and a cast saturates")]
 pub fn demand(assessment: &Assessment, min_age: Duration) -> Option<NodeDemand> {
     let slow = assessment.slow.as_ref()?;
     if assessment.score.population? == Population::Units {
@@ -16,7 +17,7 @@ pub fn demand(assessment: &Assessment, min_age: Duration) -> Option<NodeDemand> 
     }
     let movable = candidates(assessment, Level::Medium, min_age).unwrap_or_default();
     Some(NodeDemand {
-        headroom: whole(slow.headroom_cpus),
+        headroom: slow.headroom_cpus as u32,
         vms: slow.vms,
         others: slow.others,
         waiting: slow.waiting,
@@ -32,11 +33,6 @@ fn candidate(found: &relief::Candidate<'_>) -> Option<Candidate> {
         relief: found.relief.cpus,
         memory: found.workload.memory_request,
     })
-}
-
-#[allow(clippy::cast_possible_truncation, reason = "headroom is at least 0, and a cast saturates")]
-fn whole(cpus: f64) -> u32 {
-    cpus as u32
 }
 
 #[cfg(test)]

@@ -254,13 +254,10 @@ fn log(dry_run: bool, published: &PublishedScore, reason: WriteReason) {
     let NodePressure { score, cpu, memory, io, .. } = published.pressure;
     let [cpu, memory, io] =
         [cpu, memory, io].map(|points| points.map_or("-".to_owned(), |points| points.to_string()));
-    match reason {
-        WriteReason::Change | WriteReason::Demand => {
-            tracing::info!(score, %cpu, %memory, %io, level, "{what}")
-        }
-        WriteReason::Heartbeat => {
-            tracing::debug!(score, %cpu, %memory, %io, level, "{what}")
-        }
+    if reason == WriteReason::Heartbeat {
+        tracing::debug!(score, %cpu, %memory, %io, level, "{what}");
+    } else {
+        tracing::info!(score, %cpu, %memory, %io, level, "{what}");
     }
 }
 
