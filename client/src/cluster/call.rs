@@ -44,7 +44,7 @@ pub enum CallError {
     Refused { code: u16, message: String },
     #[error("the API server failed with {code}: {message}")]
     Failed { code: u16, message: String, retry_after: Option<Duration> },
-    /// No connection, no response in time, or one that does not parse.
+    /// No connection, no response in time, or one that is of no use.
     #[error("the API server cannot be reached: {0}")]
     Unreachable(String),
 }

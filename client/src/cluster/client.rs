@@ -9,7 +9,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
 /// Time without a byte from the API server after which a connection is closed, so that a list
-/// request without a response ends. Watches of pods end earlier.
+/// request without a response ends. Watches end earlier.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A client of the API server. Clones share its connections: create one per process.

@@ -139,12 +139,13 @@ impl ApiClient {
 }
 
 impl OwnNode {
-    /// The Node's pods, except those that have ended. The API server finds them by an index. They are parsed into a
-    /// small type: whole pods would double the agent's memory, and a metadata-only watch has no container IDs.
+    /// The Node's pods, except those that have ended. The API server finds them by an index of its cache: a list
+    /// without a version can read all pods of the cluster from etcd. They are parsed into a small type: whole pods
+    /// would double the agent's memory, and a metadata-only watch has no container IDs.
     pub fn pods(&self) -> Watch<ReadPod> {
         let selector =
             format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", self.name);
-        let selected = ListParams::default().fields(&selector);
+        let selected = ListParams::default().fields(&selector).match_any();
         Watch::new(&self.api.client, PODS, selected, false, |json| decode(json))
     }
 

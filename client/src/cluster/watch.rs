@@ -1,5 +1,4 @@
-//! A list of objects that is kept up to date by a watch, with one object in memory at a time. The API server
-//! serves both from its cache. A list without a version, or in pages, can read all objects of the cluster from etcd.
+//! A list of objects that is kept up to date by a watch. Each object is decoded alone, as it arrives.
 
 use std::collections::VecDeque;
 use std::error::Error as _;
@@ -29,12 +28,12 @@ const SILENCE: Duration = Duration::from_secs(75);
 /// limit is one of silence.
 const WORKS_AFTER: Duration = Duration::from_secs(5);
 /// Delay before the first request after a failure, and between two watches that work. It doubles with each further
-/// failure, with a random part, since all agents of a cluster fail together.
+/// failure. A random part, up to as much again, is added: all agents of a cluster fail together.
 const SHORTEST_DELAY: Duration = Duration::from_secs(1);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
 /// Bytes of a line that are read at once.
 const CHUNK: u64 = 64 * 1024;
-const TOO_LONG: &str = "it has more than 4 MiB";
+const TOO_LONG: &str = "an object of more than 4 MiB";
 /// Status code if events since the version are no longer available.
 const GONE: u16 = 410;
 
@@ -49,7 +48,7 @@ pub enum WatchEvent<T, E = CallError> {
     Following,
     /// Why an object cannot be decoded. Others are not affected.
     Skipped(String),
-    /// Why a request failed. It is repeated, later each time.
+    /// Why a request failed. It is repeated.
     Failed(E),
 }
 
@@ -103,7 +102,7 @@ impl<T: Send, R: Fn(&[u8]) -> serde_json::Result<T> + Sync> Watch<R> {
         partial: bool,
         read: R,
     ) -> Self {
-        let (client, params, delay) = (client.clone(), params.match_any(), Duration::ZERO);
+        let (client, params, delay) = (client.clone(), params, Duration::ZERO);
         let (version, current) = (None, None);
         Self { client, path, params, partial, read, version, current, delay, delays: delays() }
     }
@@ -242,7 +241,8 @@ fn object<T>(read: impl Fn(&[u8]) -> serde_json::Result<T>, json: &[u8]) -> Resu
             return TOO_LONG.to_owned();
         }
         let Identity { namespace, name, .. } = identity(json);
-        format!("{namespace}/{name}: {error}")
+        // Nodes have no namespace.
+        format!("{namespace}/{name}: {error}").trim_start_matches('/').to_owned()
     })
 }
 
