@@ -1,5 +1,5 @@
-//! A tick of a node with 500 VMs, from the files to the score and its predictions: idle, while two of them wait, and by the
-//! run delay of 2,000 threads.
+//! A tick of a node with 500 VMs, from the files to the score and its predictions: idle, while two of them wait, and
+//! by the run delay of 2,000 threads.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

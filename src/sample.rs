@@ -129,7 +129,7 @@ pub struct ScrapeSample {
     /// When the pass began.
     pub moment: Moment,
     pub detail: Detail,
-    /// The node's pressures, CPU times and memory, and its disks, if they are exported.
+    /// The node's pressures, also of interrupts, CPU times and memory, and its disks, if they are exported.
     pub node: NodeReadings,
     /// Time since the last sample of everything; `None` if that was long ago, or this is not one. Rates are
     /// over this time, and without it there are none.

@@ -115,8 +115,8 @@ pub mod key {
     ];
 }
 
-/// Characters of a value that are read, and keys that are some agent's: only one has this agent's prefix. All annotations
-/// of a pod can have 256 KiB.
+/// Characters of a value that are read, and keys that are some agent's: only one has this agent's prefix. All
+/// annotations of a pod can have 256 KiB.
 const LONGEST_VALUE: usize = 1024;
 const MOST_OF_AGENTS: usize = 8;
 

@@ -54,8 +54,8 @@ struct Verdict {
 }
 
 impl Brake {
-    /// Adds a move that begins, in place of an earlier one of the VM, which has not arrived. `waiting` is what each Node
-    /// publishes.
+    /// Adds a move that begins, in place of an earlier one of the VM, which has not arrived. `waiting` is what each
+    /// Node publishes.
     pub fn add(
         &mut self,
         vm: &str,

@@ -101,7 +101,8 @@ fn closed(node: &ClusterNode, is_migrating: bool) -> Option<String> {
     reasons.into_iter().find(|(applies, _)| *applies).map(|(_, reason)| reason.to_owned())
 }
 
-/// Why a source is no target. Contention for CPUs does not exclude it: its demand and the net gain decide, as simulated.
+/// Why a source is no target. Contention for CPUs does not exclude it: its demand and the net gain decide, as
+/// simulated.
 fn not_target(memory: Option<u8>, arrivals: usize) -> Option<String> {
     let reason = match memory {
         None => "unknown memory contention".into(),

@@ -168,8 +168,8 @@ fn kind_in_pod(level: &PodLevel, found: &PodMatch, is_stale: bool) -> Option<Kin
     Some(if is_vm { Kind::Vm } else { Kind::Container })
 }
 
-/// The kind of workloads that is scored, and when the node had it last. It changes when the node has had another kind for
-/// a minute since then.
+/// The kind of workloads that is scored, and when the node had it last. It changes when the node has had another kind
+/// for a minute since then.
 #[derive(Debug, Default)]
 pub(super) struct Selector(Option<(Population, Instant)>);
 

@@ -45,7 +45,7 @@ pub struct Publisher {
     marker: Option<Marker>,
     /// When the agent began to continue from an earlier one.
     adopted_at: Option<Instant>,
-    /// The demand that the earlier agent published, until the agent has its own.
+    /// The demand that the earlier agent published, for [`DEMAND_KEPT_FOR`] or until the agent has its own.
     earlier_demand: Option<NodeDemand>,
     /// Whether the API server denied the label of the headroom.
     is_label_denied: bool,

@@ -15,7 +15,7 @@ use crate::kernel::resource::PerResource;
 #[derive(Debug, Clone, Default)]
 pub struct NodeReadings {
     pub pressure: PerResource<Window<Pressure>>,
-    /// Whether the kernel reports pressure: it was read once. A file that can't be read later does not
+    /// Whether the kernel reports pressure: a tick has read it once. A file that can't be read later does not
     /// mean that PSI is off.
     pub reports: PerResource<bool>,
     /// Interrupt pressure, where the kernel accounts for it; read by scrapes only.
@@ -33,8 +33,8 @@ pub struct NodeReadings {
     pub disks: Window<BTreeMap<Device, DiskStat>>,
     /// Operations of each disk between the readings; `None` if they are unknown.
     pub disk_rates: Option<BTreeMap<Device, DiskRates>>,
-    /// Times that a memory limit of kubepods, a QoS class or, on a host without pods, a slice caused reclaim, which counts
-    /// as reclaim by the node.
+    /// Times that a memory limit of kubepods, a QoS class or, on a host without pods, a slice caused reclaim, which
+    /// counts as reclaim by the node.
     pub limit_hits: Window<u64>,
     /// Memory of all pods, bytes.
     pub pods_memory: Option<u64>,

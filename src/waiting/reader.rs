@@ -20,7 +20,8 @@ use crate::kernel::limits::CpuMax;
 pub(crate) struct Dirs<'a> {
     pub(crate) container: &'a CgroupDir,
     pub(crate) pod: Option<&'a CgroupDir>,
-    /// Of what is outside pods: the cgroups above, the nearest first, and the one in which libvirt sets a machine's limits.
+    /// Of what is outside pods: the cgroups above, the nearest first, and the one in which libvirt sets a machine's
+    /// limits.
     pub(crate) outside: Option<Vec<&'a CgroupDir>>,
 }
 

@@ -142,8 +142,8 @@ pub struct MemoryReadings {
     pub in_use: Option<Option<u64>>,
     /// Times that `memory.max` or `memory.high` of the container or its pod caused reclaim.
     pub limit_hits: Window<u64>,
-    /// Read only while the node reads pages back from swap or can have displaced pages of files, and while the container
-    /// waits, once one of these limits was hit or it was read before.
+    /// Read only while the node reads pages back from swap or can have displaced pages of files, and while the
+    /// container waits, once one of these limits was hit or it was read before.
     pub stat: Window<Arc<MemoryStat>>,
     /// When it was read last, and not held.
     pub stat_read_at: Option<Instant>,

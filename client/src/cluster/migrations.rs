@@ -58,8 +58,8 @@ impl ApiClient {
         call::<IgnoredAny>(&self.client, request).await.map(drop)
     }
 
-    /// Creates an object of a path. Fails with [`CallError::Conflict`] if there is one of its name, and if the API server
-    /// does not know a field: without `addedNodeSelector`, which KubeVirt has since 1.6, a VM would go anywhere.
+    /// Creates an object of a path. Fails with [`CallError::Conflict`] if there is one of its name, and if the API
+    /// server does not know a field: without `addedNodeSelector`, which KubeVirt has since 1.6, a VM would go anywhere.
     pub async fn create<T: DeserializeOwned>(
         &self,
         path: &str,
