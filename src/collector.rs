@@ -144,7 +144,7 @@ impl Collector {
     }
 
     /// Measures the scored workloads and, while one of them waits, the demand of all others. `None` if all
-    /// VMs of a Node have left and others are there, which are scored later: nothing is not calm.
+    /// VMs have left, until others are scored: nothing is not calm.
     fn measure_workloads(
         &mut self,
         pods: Option<&PodIndex>,
@@ -153,15 +153,13 @@ impl Collector {
     ) -> Option<Scored> {
         let (files, states, node) = (&mut self.files, &mut self.states, &self.node);
         let now = (files.clock)().at;
-        let in_cluster = pods.is_some();
         let is_stale = pods.is_some_and(|pods| pods.is_stale(now));
         let mut workloads = Workloads::of(&self.tree, found, is_stale, |dir| {
             states.entry(dir.cgroup.id).or_default().has_tasks(files, dir)
         });
-        let found = workloads.population(in_cluster);
-        let population = self.selector.select(found, now);
+        let population = self.selector.select(workloads.population(pods.is_some()), now);
         let mut members = workloads.take(population);
-        if in_cluster && members.is_empty() && population != found {
+        if population == Population::Vms && members.is_empty() {
             return None;
         }
         if let Some(processes) = &mut self.processes {
