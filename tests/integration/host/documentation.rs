@@ -25,7 +25,8 @@ fn the_quick_start_prints_what_the_readme_shows() {
     let mut command = Command::new("unshare");
     command.args(["--mount", "bash", "-c", ON_CGROUP_V2, crate::support::agent::BINARY]);
     let agent = Agent::start_by(command, &[]);
-    let log = wait_for("the first score", Duration::from_secs(90), || {
+    // VMs of other tests may be what is scored first, and stop.
+    let log = wait_for("the first score", Duration::from_secs(240), || {
         let log = agent.log();
         let at = log.find("Would publish")?;
         log[at..].find('\n').map(|end| log[..=at + end].to_owned())
@@ -34,5 +35,6 @@ fn the_quick_start_prints_what_the_readme_shows() {
     let log = ["medium", "high"]
         .iter()
         .fold(log, |log, level| log.replace(&format!("level=\"{level}\""), "level=\"low\""));
-    run.check(&log);
+    let lines = log.lines().filter(|line| !line.contains("No contention"));
+    run.check(&lines.map(|line| format!("{line}\n")).collect::<String>());
 }
