@@ -62,10 +62,10 @@ impl CgroupState {
             // PSI is off on the whole node, so the files do not exist, or none could be read.
             return files.is_alive(dir).then_some(readings);
         }
+        let mut now = (files.clock)().at;
         for &resource in resources {
             let of_node = *node.of(resource);
             let node = of_node.map(|reading| reading.value);
-            let now = (files.clock)().at;
             let kept = match (self.pressures.of(resource), of_node) {
                 (Some(kept), _) if is_fresh(kept.at, now) => *kept,
                 (Some(kept), Some(of_node))
@@ -82,7 +82,8 @@ impl CgroupState {
                         return None;
                     }
                     let pressure = files.note(if_present(read)).flatten();
-                    KeptPressure { at: (files.clock)().at, node, pressure }
+                    now = (files.clock)().at;
+                    KeptPressure { at: now, node, pressure }
                 }
             };
             *self.pressures.of_mut(resource) = Some(kept);
