@@ -24,8 +24,8 @@ pub struct Assessment {
     pub headroom_cpus: Option<f64>,
     /// What would change if a VM left, by its container; empty without a score.
     pub relief: HashMap<CgroupId, Relief>,
-    /// Predictions by slow demand; `None` without a score, or while the node or one of its VMs has too little
-    /// history.
+    /// Predictions by slow demand; `None` without a score, while the agent has too little history, and while the
+    /// demand of a VM is unknown.
     pub slow: Option<SlowAssessment>,
 }
 
@@ -81,7 +81,7 @@ pub struct Assessor {
 }
 
 impl Assessor {
-    /// An assessor without history. Slow demand needs a history of `settle`.
+    /// An assessor without history. Slow demand needs a history of `settle`, and of each VM for its waiting.
     pub fn new(counted: Vec<Resource>, thresholds: Thresholds, settle: Duration) -> Self {
         Self {
             scorer: Scorer::new(counted),
@@ -153,7 +153,7 @@ impl Assessor {
     /// use is not available. Without VMs, all are others, as they are once a VM has arrived.
     fn slow(&self, score: &NodeScore, now: Ratio, node: &Node) -> Option<SlowAssessment> {
         let vms = || score.vms().iter().zip(&self.demands).map(|(vm, (_, [_, slow]))| (vm, slow));
-        if !vms().all(|(_, slow)| slow.covers(self.settle)) {
+        if vms().any(|(_, slow)| slow.is_unknown()) {
             return None;
         }
         let others = self.others.mean().filter(|_| self.others.covers(self.settle))?;
@@ -161,7 +161,9 @@ impl Assessor {
         // to those that need them.
         let demand = |(vm, slow): (&ContainerScore, &DemandAverages)| {
             let demand = slow.demand(vm);
-            Demand { waiting: (slow.undelayed() - demand.used).max(0.0), ..demand }
+            let waiting = (slow.undelayed() - demand.used).max(0.0);
+            // A VM that waits while it starts is no reason for a move.
+            Demand { waiting: if slow.covers(self.settle) { waiting } else { 0.0 }, ..demand }
         };
         let demands: Vec<Demand> = vms().map(demand).collect();
         let used: f64 = demands.iter().map(|demand| demand.used).sum();

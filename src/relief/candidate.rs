@@ -25,7 +25,7 @@ const NEARLY: f64 = 0.9;
 pub enum NoCandidate {
     NoScore,
     LevelLow,
-    /// A VM or the agent started too recently: averages over 30 min say nothing yet.
+    /// The agent started too recently, or the demand of a VM is unknown.
     TooLittleHistory,
     /// No move would end enough waiting, or the VM would wait elsewhere as well.
     NoMoveHelps,

@@ -61,6 +61,11 @@ impl DemandAverages {
         [self.used, self.undelayed, self.waiting].iter().all(|average| average.covers(history))
     }
 
+    /// Whether it could not be read for a minute.
+    pub(super) fn is_unknown(&self) -> bool {
+        [self.used, self.undelayed, self.waiting].iter().any(MovingAverage::is_unknown)
+    }
+
     /// CPUs that it would use if it did not wait.
     pub(super) fn undelayed(&self) -> f64 {
         self.undelayed.mean().unwrap_or(0.0)

@@ -45,7 +45,7 @@ impl MovingAverage {
     pub fn advance(&mut self, value: Option<f64>, window: Duration) {
         let Some(value) = value.filter(|_| window <= HELD_FOR) else {
             self.absent = self.absent.saturating_add(window);
-            if self.absent > HELD_FOR {
+            if self.is_unknown() {
                 *self = Self { absent: self.absent, ..Self::over(self.time_constant) };
             }
             return;
@@ -65,6 +65,11 @@ impl MovingAverage {
     pub fn covers(&self, history: Duration) -> bool {
         const ROUNDING: f64 = 1e-9;
         self.was_read && self.weight + ROUNDING >= 1.0 - self.kept_after(history)
+    }
+
+    /// Whether no value could be read for more than a minute.
+    pub fn is_unknown(&self) -> bool {
+        self.absent > HELD_FOR
     }
 
     /// Uses `value` for all the time before the first window.

@@ -10,7 +10,7 @@ use crate::kernel::cgroup_tree::Cgroup;
 use crate::measured_vms::{measured_vm, tick_of_vms};
 use crate::sample::Scored;
 use crate::waiting::readings::CpuLimits;
-use crate::waiting::{Measurement, Wait};
+use crate::waiting::{Measurement, Unknown, Wait};
 
 const COUNTED: [Resource; 2] = [Resource::Cpu, Resource::Memory];
 
@@ -183,11 +183,34 @@ fn slow_demand_is_an_average_that_needs_some_history() {
     assert!((later.vms - (1.0 + 3.0 * (-1.0_f64).exp())).abs() < 0.01, "{later:?}");
     let relief = later.relief[&CgroupId(1)];
     assert!((relief.demand - 2.0 * (-1.0_f64).exp()).abs() < 0.01, "{relief:?}");
-    // A VM that has just arrived has none yet.
-    let arrived = node(vec![vm(1, 1.0, 1.0), vm(2, 1.0, 1.0), vm(3, 0.0, 0.0)], vec![]);
+}
+
+#[test]
+fn a_vm_with_little_history_counts_with_what_it_uses_and_not_with_its_waiting() {
+    let calm = vm(1, 1.0, 0.0);
+    let beside = |number| node(vec![calm.clone(), vm(number, 1.0, 1.0)], vec![]);
     let mut assessor = assessor();
-    (0..12).for_each(|_| drop(assessor.advance(&busy)));
-    assert_eq!(assessor.advance(&arrived).slow, None);
+    (0..12).for_each(|_| drop(assessor.advance(&node(vec![calm.clone()], vec![]))));
+    // It starts again and again, so that no other VM would have to leave.
+    let restarts = (2..40).map(|number| assessor.advance(&beside(number)).slow.unwrap());
+    for slow in restarts {
+        assert_eq!(slow.relief[&CgroupId(1)].cpus, 0.0);
+        assert!(slow.headroom_cpus < 0.3, "{slow:?}");
+    }
+    (0..12).for_each(|_| drop(assessor.advance(&beside(40))));
+    let later = assessor.advance(&beside(40)).slow.unwrap();
+    assert!((later.relief[&CgroupId(1)].cpus - 1.0).abs() < 0.01, "{later:?}");
+}
+
+#[test]
+fn slow_demand_is_unknown_while_that_of_a_vm_is() {
+    let waits = PerResource::by(|_| Err(Unknown { most_demand: 0.01 }));
+    let unread = Measurement { undelayed: None, waits, ..vm(3, 0.1, 0.0) };
+    let others = vec![vm(1, 1.0, 0.5), vm(2, 1.0, 0.5)];
+    let tick = node([others, vec![unread]].concat(), vec![]);
+    let mut assessor = assessor();
+    let known: Vec<bool> = (0..20).map(|_| assessor.advance(&tick).slow.is_some()).collect();
+    assert_eq!(known.iter().rposition(|known| *known), Some(11), "{known:?}");
 }
 
 #[test]
