@@ -120,9 +120,9 @@ pub struct PublishingFlags {
     #[command(flatten)]
     pub outputs: OutputFlags,
 
-    /// History of the demand that headroom and candidates need, 1s to 30m
+    /// History of demand that headroom and candidates need, 1s to 30m
     ///
-    /// They are averages over 30 min. Until a VM has it, its waiting does not count.
+    /// They are averages over 30 min. Until a VM has this history, its waiting does not count.
     #[arg(long, env, value_name = "DURATION", default_value = "5m",
           value_parser = duration_within([1, 1_800], "this history is 1s to 30m long"))]
     pub settle: Duration,

@@ -61,7 +61,7 @@ impl DemandAverages {
         [self.used, self.undelayed, self.waiting].iter().all(|average| average.covers(history))
     }
 
-    /// Whether it could not be read for a minute.
+    /// Whether it could not be read for more than a minute.
     pub(super) fn is_unknown(&self) -> bool {
         [self.used, self.undelayed, self.waiting].iter().any(MovingAverage::is_unknown)
     }
