@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::agent::get_from;
 use super::exposition::parse;
-use super::{cache_dir, free_port, wait_for};
+use super::{built, free_port, wait_for};
 pub(crate) use accounts::REAL_NODE;
 use accounts::{ADMIN_TOKEN, make_keys};
 use api_server::start_api_server;
@@ -266,8 +266,7 @@ fn programs() -> PathBuf {
         return assets.into();
     }
     let module = include_str!("../../kubernetes/1.37/go.mod");
-    let version = module.split("require k8s.io/kubernetes v").nth(1).unwrap();
-    cache_dir().join(format!("kubernetes-{}", version.lines().next().unwrap()))
+    built("kubernetes", module, "k8s.io/kubernetes")
 }
 
 /// A program from there, or else from the PATH.

@@ -26,7 +26,7 @@ const AS_POD: &str = "run=$(realpath /var/run) && mount -t tmpfs -o mode=755 tmp
 
 /// What `tests/descheduler/build` made: the program, and its manifests in `kubernetes`.
 fn built_folder() -> PathBuf {
-    let module = include_str!("../../descheduler/go.mod");
+    let module = include_str!("../../kubernetes/1.37/go.mod");
     built("descheduler", module, "sigs.k8s.io/descheduler")
 }
 

@@ -14,7 +14,7 @@ const LAST_RELEASE: &str = "tests/upgrade/0.2.0/chart.tgz";
 pub(crate) const REUSE: &str = "--reset-then-reuse-values";
 
 pub(crate) fn program() -> PathBuf {
-    built("helm", include_str!("../../helm/go.mod"), "helm.sh/helm/v3").join("helm")
+    built("helm", include_str!("../../kubernetes/1.37/go.mod"), "helm.sh/helm/v3").join("helm")
 }
 
 /// Runs `helm VERB psi-agent CHART` in a namespace, with these values. `lint` has no release's name,

@@ -366,6 +366,6 @@ pub(crate) fn now() -> String {
 /// From the folder `KUBEVIRT_PROGRAMS` where it is set, else what `tests/kubevirt/build` made.
 pub(crate) fn program(name: &str) -> PathBuf {
     let newest =
-        || built("kubevirt", include_str!("../../kubevirt/1.8/go.mod"), "kubevirt.io/kubevirt");
+        || built("kubevirt", include_str!("../../kubernetes/1.34/go.mod"), "kubevirt.io/kubevirt");
     env::var_os("KUBEVIRT_PROGRAMS").map_or_else(newest, PathBuf::from).join(name)
 }

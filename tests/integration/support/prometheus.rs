@@ -212,7 +212,7 @@ impl Drop for Prometheus {
 
 /// A program that `tests/prometheus/build` made: newer than Debian's, and able to ask Kubernetes.
 pub(crate) fn newer_program(name: &str) -> PathBuf {
-    let module = include_str!("../../prometheus/go.mod");
+    let module = include_str!("../../kubernetes/1.37/go.mod");
     built("prometheus", module, "github.com/prometheus/prometheus").join(name)
 }
 

@@ -20,7 +20,7 @@ const NAME: &str = "test";
 /// What `tests/prometheus-operator/build` made: the operator, and `crds`.
 fn folder() -> PathBuf {
     let module = "github.com/prometheus-operator/prometheus-operator";
-    built("prometheus-operator", include_str!("../../prometheus-operator/go.mod"), module)
+    built("prometheus-operator", include_str!("../../kubernetes/1.34/go.mod"), module)
 }
 
 /// What `tests/openshift/build` copied: `crds`.

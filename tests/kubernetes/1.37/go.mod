@@ -1,9 +1,18 @@
+// Programs that tests run beside Kubernetes 1.37. They are built with its libraries, which Go compiles once
+// for all.
 module psi-agent.io/tests/kubernetes
 
 go 1.26.0
 
 godebug default=go1.26
+
 require k8s.io/kubernetes v1.37.2
+
+require helm.sh/helm/v3 v3.22.0
+
+require github.com/prometheus/prometheus v0.316.0
+
+require sigs.k8s.io/descheduler v0.36.0
 
 replace (
 	k8s.io/api => k8s.io/api v0.37.2
@@ -40,3 +49,8 @@ replace (
 	k8s.io/sample-controller => k8s.io/sample-controller v0.37.2
 	k8s.io/streaming => k8s.io/streaming v0.37.2
 )
+
+replace cloud.google.com/go => cloud.google.com/go v0.123.0
+
+// The descheduler requires a release that does not exist.
+replace k8s.io/kube-openapi => k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad

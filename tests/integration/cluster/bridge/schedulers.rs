@@ -98,7 +98,7 @@ fn check_headroom(scene: &Scene, extender: &str) {
 
 /// The kube-scheduler with Trimaran's plugin in it.
 fn start_trimaran(cluster: &Cluster, configuration: &str) -> Companion {
-    let module = include_str!("../../../scheduler-plugins/go.mod");
+    let module = include_str!("../../../kubernetes/1.34/go.mod");
     let folder: PathBuf = built("scheduler-plugins", module, "sigs.k8s.io/scheduler-plugins");
     let program = folder.join("kube-scheduler");
     cluster.start_scheduler_of(&program, configuration, &cluster.admin_kubeconfig())
